@@ -1,0 +1,14 @@
+"""Figures to touch, one small ES module each.
+
+A module exports `default { render({ model, el }) }`, the interface of anywidget. The same file serves a running
+notebook, through anywidget, and a built page, through `host.mjs`, which needs no library and no network.
+
+To add a figure: `name.mjs` with the module, `name.py` with a function that computes the state it starts from and
+the picture that stands in where scripts do not run, and one line below.
+"""
+
+from attnconv.figures.core import Figure, module_source
+from attnconv.figures.nine_heads import nine_heads
+from attnconv.figures.sum_of_shifts import sum_of_shifts
+
+__all__ = ["Figure", "module_source", "nine_heads", "sum_of_shifts"]

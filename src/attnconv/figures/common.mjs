@@ -1,0 +1,165 @@
+// What every figure needs: elements, native controls with labels, pixels on a canvas, a pixel picker.
+
+export const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
+
+/** A number for reading: fixed digits, a true minus sign. */
+export const format = (x, digits = 2) => x.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−");
+
+/** A small number for reading: 3.1e-5 becomes 3.1·10⁻⁵. */
+export function scientific(x) {
+  if (x === 0) return "0";
+  const [mantissa, exponent] = x.toExponential(1).split("e");
+  const raised = [...String(Number(exponent))].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
+  return raised === "⁰" ? mantissa : `${mantissa}·10${raised}`.replace("-", "−");
+}
+
+export const reducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+/** An element with attributes, listeners (`onclick: …`) and children. */
+export function element(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+export function svgElement(tag, attributes = {}) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+}
+
+/** A slider that shows its own value: `label` says what, `show(value)` how. */
+export function slider({ label, min, max, step, value, show = format }, oninput) {
+  const text = element("span");
+  const input = element("input", { type: "range", min, max, step, value, oninput: () => changed() });
+  const root = element("label", {}, text, input);
+  const write = () => {
+    text.textContent = `${label}: ${show(Number(input.value))}`;
+    input.setAttribute("aria-valuetext", show(Number(input.value)));
+  };
+  const changed = () => (write(), oninput(Number(input.value)));
+  const set = (next) => ((input.value = next), write());
+  write();
+  return { root, input, set, get value() { return Number(input.value); } };
+}
+
+/** A drop-down list: `options` maps what is shown to what it stands for. */
+export function choice({ label, options, value }, onchange) {
+  const names = Object.keys(options);
+  const select = element("select", { onchange: () => onchange(options[select.value], select.value) });
+  for (const name of names) select.append(new Option(name, name, false, name === value));
+  return { root: element("label", {}, element("span", {}, label), select), select };
+}
+
+export function checkbox({ label, checked = false }, onchange) {
+  const input = element("input", { type: "checkbox", onchange: () => onchange(input.checked) });
+  input.checked = checked;
+  return { root: element("label", { class: "ac-check" }, input, label), input };
+}
+
+export const button = (label, onclick) => element("button", { type: "button", onclick }, label);
+
+/** A button that walks `step(i)` through 0 … count − 1, and stops at the end or when pressed again. */
+export function player({ label, count, milliseconds }, step) {
+  let timer = null;
+  const stop = () => (clearInterval(timer), (timer = null), (root.textContent = label));
+  const start = () => {
+    let i = 0;
+    step(0);
+    root.textContent = "Stop";
+    timer = setInterval(() => (!root.isConnected || ++i >= count ? stop() : step(i)), milliseconds);
+  };
+  const root = button(label, () => (timer === null ? start() : stop()));
+  return { root, start, stop, get running() { return timer !== null; } };
+}
+
+/** Pixels sent from Python (bytes, base64) as numbers between 0 and 1: {height, width, channels, data}. */
+export function decode({ shape: [height, width, channels], bytes }) {
+  const data = Float64Array.from(atob(bytes), (c) => c.charCodeAt(0) / 255);
+  return { height, width, channels, data };
+}
+
+export const blank = (height, width, channels) =>
+  ({ height, width, channels, data: new Float64Array(height * width * channels) });
+
+/** A colour of a list of stops, [[r, g, b], …], at t between 0 and 1. */
+export function ramp(stops, t) {
+  const x = clamp(t, 0, 1) * (stops.length - 1);
+  const i = Math.min(Math.floor(x), stops.length - 2);
+  return stops[i].map((c, n) => c + (x - i) * (stops[i + 1][n] - c));
+}
+
+/** A titled picture with a layer for marks above it. */
+export function panel(title, height, width) {
+  const heading = element("div", { class: "ac-title" }, title);
+  const canvas = element("canvas", { width, height, role: "img", "aria-label": title });
+  const marks = svgElement("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
+  const frame = element("div", { class: "ac-image" }, canvas, marks);
+  return { root: element("div", { class: "ac-panel" }, heading, frame), heading, canvas, frame, marks };
+}
+
+/**
+ * Paint an image into a panel. Three channels are red, green and blue; one channel runs through `stops` from
+ * `low` to `high`.
+ */
+export function paint({ canvas }, { height, width, channels, data }, { low = 0, high = 1, stops } = {}) {
+  const context = canvas.getContext("2d");
+  const pixels = context.createImageData(width, height);
+  const span = high - low || 1;
+  for (let p = 0; p < height * width; p++) {
+    const at = (c) => (data[p * channels + c] - low) / span;
+    const rgb = stops && channels === 1 ? ramp(stops, at(0)) : [0, 1, 2].map((c) => 255 * at(channels === 1 ? 0 : c));
+    pixels.data.set(rgb, 4 * p);
+    pixels.data[4 * p + 3] = 255;
+  }
+  context.putImageData(pixels, 0, 0);
+}
+
+/** Frame one pixel; a dark line inside a light one shows on every picture. */
+export function frame({ marks }, row, column, { color = "#ffffff", size = 1 } = {}) {
+  const box = { x: column, y: row, width: size, height: size, fill: "none", "vector-effect": "non-scaling-stroke" };
+  marks.append(
+    svgElement("rect", { ...box, stroke: "#000000", "stroke-width": 5 }),
+    svgElement("rect", { ...box, stroke: color, "stroke-width": 2.5 }),
+  );
+}
+
+/**
+ * Let mouse, finger and arrow keys point into a panel: `onmove({row, column})` for a place,
+ * `onstep({rows, columns})` for an arrow key.
+ */
+export function pointable({ frame, canvas }, { label, onmove, onstep }) {
+  const attributes = { tabindex: 0, role: "application", "aria-label": label };
+  for (const [name, value] of Object.entries(attributes)) frame.setAttribute(name, value);
+  const place = (event) => {
+    const { left, top, width, height } = canvas.getBoundingClientRect();
+    onmove({
+      row: clamp(Math.floor(((event.clientY - top) / height) * canvas.height), 0, canvas.height - 1),
+      column: clamp(Math.floor(((event.clientX - left) / width) * canvas.width), 0, canvas.width - 1),
+      begins: event.type === "pointerdown",
+    });
+  };
+  frame.addEventListener("pointerdown", (event) => (frame.setPointerCapture(event.pointerId), place(event)));
+  frame.addEventListener("pointermove", (event) => frame.hasPointerCapture(event.pointerId) && place(event));
+  const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+  frame.addEventListener("keydown", (event) => {
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    const [rows, columns] = steps[event.key];
+    onstep({ rows, columns });
+  });
+}
+
+/** Softmax of a row of scores. */
+export function softmax(scores) {
+  const largest = scores.reduce((a, b) => Math.max(a, b), -Infinity);
+  const exponentials = scores.map((a) => Math.exp(a - largest));
+  const total = exponentials.reduce((a, b) => a + b, 0);
+  return exponentials.map((e) => e / total);
+}
+
+export const largestDifference = (a, b) => a.reduce((most, x, i) => Math.max(most, Math.abs(x - b[i])), 0);
