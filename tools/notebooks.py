@@ -79,10 +79,10 @@ def problems(path: Path, *, chapter: bool = True) -> list[str]:
             elif output.output_type == "stream" and output.name == "stderr":
                 report(number, f"wrote to stderr: {output.text.strip()[:80]!r}")
             elif "data" in output:
-                picture = any(kind.startswith("image/") for kind in output.data)
-                if picture or output.data.get("text/plain", "").startswith("<Figure size"):
-                    if not cell.metadata.get("mystnb", {}).get("image", {}).get("alt"):
-                        report(number, "shows a picture without alt text; return plot.picture(…, alt=…)")
+                bare = output.data.get("text/plain", "").startswith("<Figure size")
+                picture = bare or any(kind.startswith("image/") for kind in output.data)
+                if picture and not cell.metadata.get("mystnb", {}).get("image", {}).get("alt"):
+                    report(number, "shows a picture without alt text; return plot.picture(…, alt=…)")
     cleaned = clean(notebook)
     for number, (cell, kept) in enumerate(zip(notebook.cells, cleaned.cells, strict=True)):
         if cell != kept:
@@ -114,18 +114,14 @@ def _markdown_problems(source: str, path: Path) -> list[str]:
 def _anchors(path: Path) -> set[str]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
-        text = "\n\n".join(
-            c.source for c in nbformat.reads(text, as_version=4).cells if c.cell_type == "markdown"
-        )
+        text = "\n\n".join(c.source for c in nbformat.reads(text, as_version=4).cells if c.cell_type == "markdown")
     headings = re.findall(r"^#+ (.+?)\s*$", text, flags=re.M)
     return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
 
 
 def _chapter_problems(notebook: nbformat.NotebookNode, path: Path) -> list[str]:
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    found = [
-        f"{path.name}: has no section '{s}'" for s in SECTIONS if not re.search(rf"^## {s}", text, flags=re.M)
-    ]
+    found = [f"{path.name}: has no section '{s}'" for s in SECTIONS if not re.search(rf"^## {s}", text, flags=re.M)]
     exercises = set(re.findall(r"^[`:]+\{exercise(?:-start)?\}.*\n:label: (\S+)", text, flags=re.M))
     solved = set(re.findall(r"^[`:]+\{solution-start\} (\S+)\n:class: dropdown", text, flags=re.M))
     if len(exercises) < EXERCISES:
@@ -139,9 +135,7 @@ def _chapter_problems(notebook: nbformat.NotebookNode, path: Path) -> list[str]:
 
 def main() -> int:
     """Run one of the three commands."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("run", "clean", "check"))
     parser.add_argument("notebooks", nargs="+", type=Path)
     arguments = parser.parse_args()

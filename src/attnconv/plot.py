@@ -136,9 +136,7 @@ def show_image(
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     if not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
-        raise ValueError(
-            f"image: expected (height, width) with one or three channels, got shape {pixels.shape}"
-        )
+        raise ValueError(f"image: expected (height, width) with one or three channels, got shape {pixels.shape}")
     if pixels.ndim == 3:
         axes.imshow(np.clip(pixels, 0, 1))
     elif signed:
@@ -149,9 +147,7 @@ def show_image(
     _bare(axes, title)
 
 
-def show_attention(
-    axes: Axes, probabilities: ArrayLike, title: str = "", *, query: tuple[int, int] | None = None
-):
+def show_attention(axes: Axes, probabilities: ArrayLike, title: str = "", *, query: tuple[int, int] | None = None):
     """Draw where a query looks: probabilities over the image, (height, width), the query framed."""
     axes.imshow(np.asarray(probabilities, dtype=np.float64), cmap=ATTENTION, vmin=0)
     if query is not None:

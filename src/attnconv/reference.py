@@ -99,9 +99,7 @@ def softmax(scores: Float[np.ndarray, "*batch key"]) -> Float[np.ndarray, "*batc
         ValueError: NaN or +∞ among the scores, or a query all of whose keys are masked.
     """
     shape = np.shape(scores)
-    scores = checks.array(
-        "scores", scores, " ".join(f"axis{i}" for i in range(max(len(shape), 1))), infinite=True
-    )
+    scores = checks.array("scores", scores, " ".join(f"axis{i}" for i in range(max(len(shape), 1))), infinite=True)
     largest = scores.max(axis=-1, keepdims=True)
     if np.isneginf(largest).any():
         raise ValueError("scores: expected a finite score in every row, got a row of -inf alone")
@@ -180,9 +178,7 @@ def content_scores(
     """
     x = checks.array("x", x, "pixels in_channels")
     w_qry = checks.array("w_qry", w_qry, "in_channels key_dim", in_channels=x.shape[1])
-    w_key = checks.array(
-        "w_key", w_key, "in_channels key_dim", in_channels=x.shape[1], key_dim=w_qry.shape[1]
-    )
+    w_key = checks.array("w_key", w_key, "in_channels key_dim", in_channels=x.shape[1], key_dim=w_qry.shape[1])
     return float(checks.array("scale", scale, "")) * (x @ w_qry) @ (x @ w_key).T
 
 
@@ -200,9 +196,7 @@ def absolute_scores(
         ValueError: shapes that do not fit, NaN or infinite entries.
     """
     x = checks.array("x", x, "pixels in_channels")
-    positions = checks.array(
-        "positions", positions, "pixels in_channels", pixels=len(x), in_channels=x.shape[1]
-    )
+    positions = checks.array("positions", positions, "pixels in_channels", pixels=len(x), in_channels=x.shape[1])
     return content_scores(x + positions, w_qry, w_key)
 
 

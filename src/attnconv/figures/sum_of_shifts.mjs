@@ -48,11 +48,11 @@ export default {
     let query = [Math.floor(height / 2), Math.floor(width / 2)];
     const near = 4; // the close-up shows so many pixels on each side of the query
 
-    const photo = panel("X, the photograph", height, width);
+    const photo = panel("X", height, width);
     const close = panel("", 2 * near + 1, 2 * near + 1);
     const term = panel("", height, width);
     const sum = panel("", height, width);
-    const whole = panel("All nine terms: the convolution", height, width);
+    const whole = panel("All nine: convolution", height, width);
     const readout = element("output");
 
     const taps = shifts.map(([rows, columns], t) =>
@@ -130,15 +130,15 @@ export default {
         tap.setAttribute("aria-pressed", String(t === count - 1));
         tap.dataset.used = String(t < count);
       });
-      term.heading.textContent = `The last term: X at ${name}, times ${format(weights[count - 1])}`;
-      sum.heading.textContent = `The sum of ${count} of ${shifts.length} terms`;
+      term.heading.textContent = `Term ${count}: shift ${name} × ${format(weights[count - 1])}`;
+      sum.heading.textContent = `Sum of ${count} of ${shifts.length} terms`;
       paint(photo, image);
       paint(term, partialSum(image, [shifts[count - 1]], [weights[count - 1]], 1), scale);
       paint(sum, partial, scale);
       paint(whole, complete, scale);
 
       const [i, j] = query;
-      close.heading.textContent = `Around the query q = (${i}, ${j})`;
+      close.heading.textContent = `Around q = (${i}, ${j})`;
       paint(close, crop(image, i - near, j - near, 2 * near + 1));
       for (const one of [photo, close]) one.marks.replaceChildren();
       frame(photo, i - near, j - near, { size: 2 * near + 1 });
