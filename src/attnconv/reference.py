@@ -9,7 +9,7 @@ of the relative score; Cordonnier, Loukas and Jaggi 2020 for the rest.
 """
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Real
 
 from attnconv import checks
 from attnconv.shifts import kernel_shifts, shift_image
@@ -247,7 +247,7 @@ def relative_scores(
 
 
 def quadratic_scores(
-    shifts: Int[np.ndarray, "*batch 2"], center: Float[np.ndarray, " 2"], alpha: float
+    shifts: Int[np.ndarray, "*batch 2"], center: tuple[float, float] | Real[np.ndarray, " 2"], alpha: float
 ) -> Float[np.ndarray, "*batch"]:
     """Scores of a head that looks at one place: `A_δ = −α ‖δ − Δ‖²`.
 
@@ -312,13 +312,17 @@ def sinusoidal_encoding(
         longest: the slowest wave has a length near 2π · longest pixels.
 
     Raises:
-        ValueError: a dimension that is no multiple of 4; positions that are no integers.
+        ValueError: a dimension that is no multiple of 4, positions that are no integers, a length that is not
+            positive.
     """
     positions = checks.coordinates("positions", positions)
     dim = checks.integer("dim", dim, least=4)
     if dim % 4:
         raise ValueError(f"dim: expected a multiple of 4, got {dim}")
-    frequencies = float(checks.array("longest", longest, "")) ** (-4 * np.arange(dim // 4) / dim)
+    longest = float(checks.array("longest", longest, ""))
+    if longest <= 0:
+        raise ValueError(f"longest: expected a positive number, got {longest}")
+    frequencies = longest ** (-4 * np.arange(dim // 4) / dim)
     angles = positions[..., :, None] * frequencies
     waves = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
     return waves.reshape(*positions.shape[:-1], dim)

@@ -65,7 +65,9 @@ def relative_shifts(height: int, width: int, *, circular: bool = False) -> Int[n
 
 
 def shift_image(
-    image: Float[np.ndarray, "height width channels"], shift: tuple[int, int], padding: str = "zeros"
+    image: Float[np.ndarray, "height width channels"],
+    shift: tuple[int, int] | Int[np.ndarray, " 2"],
+    padding: str = "zeros",
 ) -> Float[np.ndarray, "height width channels"]:
     """Look at every pixel's neighbour at distance δ: `shift_δ(X)_q = X_{q+δ}`.
 

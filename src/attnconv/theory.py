@@ -4,7 +4,7 @@ Source: Cordonnier, Loukas and Jaggi 2020, equation 9.
 """
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Real
 
 from attnconv import checks
 
@@ -18,11 +18,11 @@ def quadratic_encoding(shifts: Int[np.ndarray, "*batch 2"]) -> Float[np.ndarray,
     Raises:
         ValueError: no integers, or the last axis does not hold two of them.
     """
-    shifts = checks.coordinates("shifts", shifts)
+    shifts = checks.coordinates("shifts", shifts).astype(np.float64)
     return np.concatenate([(shifts**2).sum(axis=-1, keepdims=True), shifts], axis=-1)
 
 
-def quadratic_vector(center: Float[np.ndarray, " 2"], alpha: float) -> Float[np.ndarray, " 3"]:
+def quadratic_vector(center: tuple[float, float] | Real[np.ndarray, " 2"], alpha: float) -> Float[np.ndarray, " 3"]:
     """The vector that turns the quadratic encoding into the scores of a head: `v = −α (1, −2Δ₁, −2Δ₂)`.
 
     Its product with `quadratic_encoding` is `v · r_δ = −α (‖δ − Δ‖² − ‖Δ‖²)`: up to a constant, which softmax
