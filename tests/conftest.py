@@ -6,7 +6,7 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 
 # Every function of the package checks the shapes in its signature while the tests run.
-install_import_hook("attnconv", "beartype.beartype")
+install_import_hook("attnconv", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 settings.register_profile("book", deadline=None, derandomize=True, max_examples=60, database=None)
 settings.load_profile("book")

@@ -9,6 +9,7 @@ from attnconv.shifts import kernel_shifts, pixel_grid, relative_shifts, shift_im
 SIZES = st.integers(1, 6)
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @given(SIZES, SIZES, st.integers(1, 4), st.integers(1, 4))
 def test_kernel_shifts_are_where_pytorch_puts_its_taps(rows, columns, row_dilation, column_dilation):
     """A kernel with one tap is a shift; PyTorch's padding='same' must move an image by that shift."""

@@ -36,6 +36,8 @@ def photograph(
     picture = _load(name)
     height, width = picture.height, picture.width
     if box is not None:
+        if len(box) != 4:
+            raise ValueError(f"box: expected (top, left, height, width), got {box!r}")
         top, left, box_height, box_width = (checks.integer("box", n, least=0) for n in box)
         if not (0 < box_height <= height - top and 0 < box_width <= width - left):
             raise ValueError(f"box: expected a part of {height} × {width} pixels, got {tuple(box)}")

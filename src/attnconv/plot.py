@@ -104,7 +104,9 @@ def picture(figure: Drawing, *, alt: str, caption: str = "") -> Picture:
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S).replace(_INK, "currentColor")
-    svg = re.sub(r"font: (\d[\d.]*px) [^;\"]*", r"font-size: \1", svg)  # the family is the page's
+    # The family of the type is the page's.
+    svg = re.sub(r"font: (?:[a-z]+ )?(\d[\d.]*px) [^;\"]*", r"font-size: \1", svg)
+    svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     width, height = (float(n) for n in re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
     # Names inside a picture must not meet those of the next one on the page.
     prefix = "p" + hashlib.sha256(svg.encode()).hexdigest()[:8]
@@ -188,6 +190,8 @@ def panels(
         caption: what to look at.
         signed: one-channel images have a sign and share one scale around zero.
     """
+    if not len(images):
+        raise ValueError("images: expected at least one, got none")
     if len(images) != len(titles):
         raise ValueError(f"titles: expected {len(images)}, one for each image, got {len(titles)}")
     height, width = np.shape(images[0])[:2]
