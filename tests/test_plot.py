@@ -36,6 +36,8 @@ def make(alt="A line.", caption="Look at *this*."):
     axes.plot([0, 1], [0, 1], label="identity")
     axes.set(xlabel="x", title="A title")
     axes.legend()
+    axes.text(0.5, 0.5, "a note")
+    axes.axhline(0.5, color="black")
     return plot.picture(figure, alt=alt, caption=caption)
 
 

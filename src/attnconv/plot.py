@@ -1,7 +1,7 @@
 """Static pictures: Matplotlib drawings that take the colours and the type of the page they stand on.
 
-A picture is inline SVG. Its text and lines have the page's own text colour, in the light theme and in the dark
-one, and it always carries words for readers who do not see it.
+A picture is inline SVG. What Matplotlib draws in black takes the page's own text colour, in the light theme and in
+the dark one, and it always carries words for readers who do not see it.
 """
 
 import hashlib
@@ -36,7 +36,8 @@ ACCENT = "#1f7a8c"
 ATTENTION = "cividis"  # attention probabilities, 0 to 1
 SIGNED = "PuOr_r"  # numbers with a sign, zero in the middle
 
-_INK = "#010203"  # drawn in this colour, shown in the page's own
+_INK = "#000000"  # what is drawn in black shows in the page's own text colour
+_BLACK = "#010203"  # for marks on a picture, which stay as they are
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "attnconv",
@@ -47,7 +48,6 @@ _STYLE = {
     "axes.spines.right": False,
     "axes.prop_cycle": f"cycler('color', {HEAD_COLORS!r})",
     "lines.linewidth": 2,
-    "legend.frameon": False,
     "figure.constrained_layout.use": True,
     "image.interpolation": "nearest",
     **dict.fromkeys(
@@ -98,6 +98,9 @@ def picture(figure: Drawing, *, alt: str, caption: str = "") -> Picture:
         ValueError: no alternative text.
     """
     alt = required_text("alt", alt)
+    for axes in figure.axes:
+        if legend := axes.get_legend():
+            legend.set_frame_on(False)
     buffer = io.StringIO()
     with rc_context(_STYLE):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -105,7 +108,7 @@ def picture(figure: Drawing, *, alt: str, caption: str = "") -> Picture:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S).replace(_INK, "currentColor")
     # The family of the type is the page's.
-    svg = re.sub(r"font: (?:[a-z]+ )?(\d[\d.]*px) [^;\"]*", r"font-size: \1", svg)
+    svg = re.sub(r"font: (italic )?(\d[\d.]*px) [^;\"]*", _font, svg)
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     width, height = (float(n) for n in re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
     # Names inside a picture must not meet those of the next one on the page.
@@ -155,7 +158,7 @@ def show_attention(axes: Axes, probabilities: ArrayLike, title: str = "", *, que
     if query is not None:
         row, column = query
         frame = {"width": 1, "height": 1, "fill": False}
-        axes.add_patch(Rectangle((column - 0.5, row - 0.5), edgecolor="black", linewidth=3, **frame))
+        axes.add_patch(Rectangle((column - 0.5, row - 0.5), edgecolor=_BLACK, linewidth=3, **frame))
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), edgecolor="white", linewidth=1.5, **frame))
     _bare(axes, title)
 
@@ -222,6 +225,10 @@ def required_text(name: str, text: str) -> str:
 def caption_html(text: str) -> str:
     """Escape a caption; `*words*` become emphasis."""
     return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", html.escape(text, quote=False))
+
+
+def _font(match: re.Match) -> str:
+    return f"{'font-style: italic; ' if match[1] else ''}font-size: {match[2]}"
 
 
 def _bare(axes: Axes, title: str) -> None:
