@@ -50,9 +50,6 @@ _STYLE = {
     "lines.linewidth": 2,
     "figure.constrained_layout.use": True,
     "image.interpolation": "nearest",
-    **dict.fromkeys(
-        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "hatch.color"), _INK
-    ),
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
 }
 
@@ -116,12 +113,12 @@ def picture(figure: Drawing, *, alt: str, caption: str = "") -> Picture:
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
-    tag = (
+    tag = (  # Matplotlib leaves out the fill of what it fills with black, so the root says it
         f'<svg class="attnconv-static" role="img" aria-label="{html.escape(alt)}" '
         f'viewBox="0 0 {width:g} {height:g}" width="{width * 4 / 3:.0f}" xmlns="http://www.w3.org/2000/svg" '
-        'xmlns:xlink="http://www.w3.org/1999/xlink" style="max-width:100%;height:auto" '
+        'xmlns:xlink="http://www.w3.org/1999/xlink" style="max-width:100%;height:auto" fill="currentColor">'
     )
-    svg = re.sub(r"<svg[^>]*?>", tag + ">", svg, count=1)
+    svg = re.sub(r"<svg[^>]*?>", tag, svg, count=1)
     return Picture(svg, alt, caption)
 
 
