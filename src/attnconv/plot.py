@@ -118,7 +118,7 @@ def picture(figure: Drawing, *, alt: str, caption: str = "") -> Picture:
         f'viewBox="0 0 {width:g} {height:g}" width="{width * 4 / 3:.0f}" xmlns="http://www.w3.org/2000/svg" '
         'xmlns:xlink="http://www.w3.org/1999/xlink" style="max-width:100%;height:auto" fill="currentColor">'
     )
-    svg = re.sub(r"<svg[^>]*?>", tag, svg, count=1)
+    svg = re.sub(r"<svg[^>]*?>", lambda _: tag, svg, count=1)
     return Picture(svg, alt, caption)
 
 

@@ -99,7 +99,8 @@ export function panel(title, height, width) {
   const canvas = element("canvas", { width, height, role: "img", "aria-label": title });
   const marks = svgElement("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
   const frame = element("div", { class: "ac-image" }, canvas, marks);
-  return { root: element("div", { class: "ac-panel" }, heading, frame), heading, canvas, frame, marks };
+  const setTitle = (text) => ((heading.textContent = text), canvas.setAttribute("aria-label", text));
+  return { root: element("div", { class: "ac-panel" }, heading, frame), setTitle, canvas, frame, marks };
 }
 
 /**

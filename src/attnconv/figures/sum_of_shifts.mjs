@@ -130,15 +130,15 @@ export default {
         tap.setAttribute("aria-pressed", String(t === count - 1));
         tap.dataset.used = String(t < count);
       });
-      term.heading.textContent = `Term ${count}: shift ${name} × ${format(weights[count - 1])}`;
-      sum.heading.textContent = `Sum of ${count} of ${shifts.length} terms`;
+      term.setTitle(`Term ${count}: shift ${name} × ${format(weights[count - 1])}`);
+      sum.setTitle(`Sum of ${count} of ${shifts.length} terms`);
       paint(photo, image);
       paint(term, partialSum(image, [shifts[count - 1]], [weights[count - 1]], 1), scale);
       paint(sum, partial, scale);
       paint(whole, complete, scale);
 
       const [i, j] = query;
-      close.heading.textContent = `Around q = (${i}, ${j})`;
+      close.setTitle(`Around q = (${i}, ${j})`);
       paint(close, crop(image, i - near, j - near, 2 * near + 1));
       for (const one of [photo, close]) one.marks.replaceChildren();
       frame(photo, i - near, j - near, { size: 2 * near + 1 });
