@@ -7,8 +7,8 @@ def _tidy(app, pagename, templatename, context, doctree):
     body = context.get("body")
     if not body:
         return
-    # sphinx-exercise gives every exercise and solution of a page the same id.
-    body = re.sub(r' id="(exercise|solution)-content"', "", body)
+    # sphinx-exercise and sphinx-proof give every box of a kind on a page the same id.
+    body = re.sub(r' id="(exercise|solution|proof)-content"', "", body)
     # docutils puts entries into a list without calling them its items.
     context["body"] = body.replace('role="doc-biblioentry"', 'role="listitem"')
 

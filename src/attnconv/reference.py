@@ -32,7 +32,7 @@ def convolution(
         Conv(X)_q = Σ_{δ ∈ Δ_K} X_{q+δ} W_δ + b
 
     Args:
-        image: X.
+        image: the image X.
         kernel: W, one matrix W_δ of shape (in_channels / groups, out_channels) a tap.
         bias: b, or None for zero.
         padding: what stands outside the image: `zeros`, `replicate`, `reflect`, `circular`; or `none`, which
@@ -95,6 +95,9 @@ def softmax(scores: Float[np.ndarray, "*batch key"]) -> Float[np.ndarray, "*batc
     The largest score is subtracted first, which changes nothing but avoids overflow. A score of −∞ masks its
     key.
 
+    Args:
+        scores: a, a row of scores along the last axis.
+
     Raises:
         ValueError: NaN or +∞ among the scores, or a query all of whose keys are masked.
     """
@@ -143,7 +146,7 @@ def mhsa(
 
     Args:
         scores: A^(h), one matrix a head.
-        x: the tokens X.
+        x: the tokens X, one row a pixel.
         w_val: value matrices, D_in × D_h a head.
         w_out: output matrix, N_h·D_h × D_out; rows h·D_h … (h+1)·D_h − 1 belong to head h.
         b_out: output bias, or None for zero.
@@ -171,7 +174,11 @@ def content_scores(
 ) -> Float[np.ndarray, "query key"]:
     """Scores that compare contents: `A = scale · X W_qry W_keyᵀ Xᵀ`.
 
-    The theory has scale 1; transformers divide by √D_k.
+    Args:
+        x: the tokens X, one row a pixel.
+        w_qry: the query matrix.
+        w_key: the key matrix.
+        scale: factor of the scores. The theory has 1; transformers have 1/√D_k.
 
     Raises:
         ValueError: shapes that do not fit, NaN or infinite entries.
@@ -191,6 +198,12 @@ def absolute_scores(
     """Scores with absolute positions: a vector P_p is added to each token.
 
         A = (X + P) W_qry W_keyᵀ (X + P)ᵀ
+
+    Args:
+        x: the tokens X, one row a pixel.
+        positions: the vectors P_p, one row a pixel, for example `sinusoidal_encoding(pixel_grid(height, width), dim)`.
+        w_qry: the query matrix.
+        w_key: the key matrix.
 
     Raises:
         ValueError: shapes that do not fit, NaN or infinite entries.
@@ -216,11 +229,11 @@ def relative_scores(
     In turn: content with content, content of the query with position, content of the key alone, position alone.
 
     Args:
-        x: the tokens X.
+        x: the tokens X, one row a pixel.
         encodings: r_δ for every pair of query and key, for example
             `theory.quadratic_encoding(shifts.relative_shifts(height, width))`.
-        w_qry: W_qry.
-        w_key: W_key.
+        w_qry: the query matrix.
+        w_key: the key matrix of contents.
         w_key_position: Ŵ_key, the key matrix of positions.
         u: what the head seeks in every key's content, whatever the query.
         v: what the head seeks in every shift, whatever the query.

@@ -36,6 +36,10 @@ def kernel_shifts(
 def pixel_grid(height: int, width: int) -> Int[np.ndarray, "pixels 2"]:
     """Positions (row, column) of the pixels of an image, in reading order.
 
+    Args:
+        height: rows of the image.
+        width: columns of the image.
+
     Raises:
         ValueError: a size is not a positive integer.
     """
