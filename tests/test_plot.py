@@ -92,7 +92,7 @@ def test_a_picture_needs_words(alt, no_signature_checks):
         (lambda ax: plot.panels([], [], alt="x"), "images: expected at least one, got none"),
     ],
 )
-def test_errors_name_argument_expectation_and_value(call, message):
+def test_errors_name_argument_expectation_and_value(call, message, no_signature_checks):
     _, axes = plot.drawing()
     with pytest.raises(ValueError, match=f"^{message}"):
         call(axes)

@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Bool, Real
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
-from numpy.typing import ArrayLike
 
 from attnconv import checks
 
@@ -123,7 +123,12 @@ def picture(figure: Drawing, *, alt: str, caption: str = "") -> Picture:
 
 
 def show_image(
-    axes: Axes, image: ArrayLike, title: str = "", *, signed: bool = False, largest: float | None = None
+    axes: Axes,
+    image: Real[np.ndarray, "height width *channels"],
+    title: str = "",
+    *,
+    signed: bool = False,
+    largest: float | None = None,
 ):
     """Draw an image without axes: three channels as colours, one as gray, or as signed colours around zero.
 
@@ -149,7 +154,13 @@ def show_image(
     _bare(axes, title)
 
 
-def show_attention(axes: Axes, probabilities: ArrayLike, title: str = "", *, query: tuple[int, int] | None = None):
+def show_attention(
+    axes: Axes,
+    probabilities: Real[np.ndarray, "height width"] | Bool[np.ndarray, "height width"],
+    title: str = "",
+    *,
+    query: tuple[int, int] | None = None,
+):
     """Draw where a query looks: probabilities over the image, (height, width), the query framed."""
     axes.imshow(np.asarray(probabilities, dtype=np.float64), cmap=ATTENTION, vmin=0)
     if query is not None:
@@ -160,7 +171,7 @@ def show_attention(axes: Axes, probabilities: ArrayLike, title: str = "", *, que
     _bare(axes, title)
 
 
-def show_matrix(axes: Axes, matrix: ArrayLike, title: str = "", *, digits: int | None = 2):
+def show_matrix(axes: Axes, matrix: Real[np.ndarray, "rows columns"], title: str = "", *, digits: int | None = 2):
     """Draw a matrix or a kernel as signed colours around zero, its numbers written into the cells.
 
     Args:
@@ -179,7 +190,12 @@ def show_matrix(axes: Axes, matrix: ArrayLike, title: str = "", *, digits: int |
 
 
 def panels(
-    images: Sequence[ArrayLike], titles: Sequence[str], *, alt: str, caption: str = "", signed: bool = False
+    images: Sequence[Real[np.ndarray, "height width *channels"]],
+    titles: Sequence[str],
+    *,
+    alt: str,
+    caption: str = "",
+    signed: bool = False,
 ) -> Picture:
     """Draw images side by side.
 

@@ -201,7 +201,7 @@ def absolute_scores(
 
     Args:
         x: the tokens X, one row a pixel.
-        positions: the vectors P_p, one row a pixel, for example `sinusoidal_encoding(pixel_grid(height, width), dim)`.
+        positions: the vectors P_p, one row a pixel, for example `sinusoidal_encoding(pixel_grid(…), dim)`.
         w_qry: the query matrix.
         w_key: the key matrix.
 
