@@ -266,3 +266,41 @@ def test_nine_heads_computes_the_convolution(javascript, shape):
     ours = javascript("nine_heads", "Array.from(f.convolution(...a).data)", [as_image(image), weights.tolist()])
     expected = reference.convolution(image, kernel, padding="replicate")
     np.testing.assert_allclose(ours, expected.ravel(), rtol=0, atol=1e-12)
+
+
+def test_shuffled_pixels_computes_the_layer(javascript):
+    rng = np.random.default_rng(2)
+    tokens, out, bias = rng.normal(size=(20, 5)), rng.normal(size=(18, 3)), rng.normal(size=3)
+    (qry, key), val = rng.normal(size=(2, 3, 5, 4)), rng.normal(size=(3, 5, 6))
+    weights = {
+        "qry": qry.tolist(),
+        "key": key.tolist(),
+        "val": val.tolist(),
+        "out": out.tolist(),
+        "bias": bias.tolist(),
+    }
+    for factor in (0.0, 1.0, 2.5):
+        scores = [reference.content_scores(tokens, q, k, scale=factor) for q, k in zip(qry, key, strict=True)]
+        expected = reference.mhsa(np.stack(scores), tokens, val, out, bias)
+        ours = javascript("shuffled_pixels", "f.attentionLayer(...a)", [tokens.tolist(), weights, factor])
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-11)
+        argument = [(tokens @ qry[0])[7].tolist(), (tokens @ key[0]).tolist(), factor]
+        row = javascript("shuffled_pixels", "f.scoresOf(...a)", argument)
+        np.testing.assert_allclose(row, scores[0][7], rtol=0, atol=1e-11)
+
+
+def test_shuffled_pixels_blurs_and_shuffles(javascript):
+    image = np.random.default_rng(3).random((5, 4, 3))
+    blur = np.full((3, 3, 1, 1), 1 / 9) * np.eye(3)
+    ours = javascript("shuffled_pixels", "Array.from(f.blur(a).data)", as_image(image))
+    np.testing.assert_allclose(
+        ours, reference.convolution(image, blur, padding="replicate").ravel(), rtol=0, atol=1e-12
+    )
+    order = javascript("shuffled_pixels", "f.shuffledOrder(...a)", [256, 1])
+    assert sorted(order) == list(range(256))
+    assert order == javascript("shuffled_pixels", "f.shuffledOrder(...a)", [256, 1])
+    assert order != javascript("shuffled_pixels", "f.shuffledOrder(...a)", [256, 2])
+    rows = np.arange(512).reshape(256, 2)
+    moved = javascript("shuffled_pixels", "f.reorder(...a)", [rows.tolist(), order])
+    assert np.array_equal(moved, rows[order])
+    assert np.array_equal(javascript("shuffled_pixels", "f.putBack(...a)", [moved, order]), rows)
