@@ -1,0 +1,5 @@
+// The theme makes wide code reachable by Tab when the page loads or changes its size. A solution that unfolds is
+// such a change: what was hidden before had no width.
+document.addEventListener("click", (event) => {
+  if (event.target.closest(".toggle-button, summary")) setTimeout(() => dispatchEvent(new Event("resize")));
+});
