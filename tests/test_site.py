@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
-from attnconv import figures, reference
+from attnconv import figures, reference, theory
 from attnconv.shifts import kernel_shifts, relative_shifts, shift_image
 from browser import PAGES, SITE, Visit, executable, served
 
@@ -306,3 +306,52 @@ def test_shuffled_pixels_blurs_and_shuffles(javascript):
     moved = javascript("shuffled_pixels", "f.reorder(...a)", [rows.tolist(), order])
     assert np.array_equal(moved, rows[order])
     assert np.array_equal(javascript("shuffled_pixels", "f.putBack(...a)", [moved, order]), rows)
+
+
+def test_translated_picture_computes_both_layers(javascript):
+    rng = np.random.default_rng(4)
+    height, width, in_channels, key_dim, position_dim = 4, 5, 6, 7, 3
+    image = rng.integers(0, 256, size=(height, width, 3)) / 255
+    lift = rng.normal(size=(3, in_channels))
+    w_qry, w_key = rng.normal(size=(2, in_channels, key_dim))
+    shifts = relative_shifts(height, width, circular=True)
+    relative = {
+        "encodings": theory.quadratic_encoding(shifts),
+        "w_key_position": rng.normal(size=(position_dim, key_dim)),
+        "u": rng.normal(size=key_dim),
+        "v": rng.normal(size=key_dim),
+    }
+    absolute = {"waves": rng.normal(size=(height * width, in_channels))}
+    figure = figures.translated_picture(image, lift, w_qry, w_key, absolute=absolute, relative={"it": relative})
+    state, pixels = figure.state, as_image(image)
+    ours = javascript(
+        "translated_picture",
+        """(() => {
+            const [s, image, size] = a, x = f.tokens(image, s.lift), list = (image) => Array.from(image.data);
+            const A = f.absoluteScores(x, s.absolute.waves, s.w_qry, s.w_key);
+            const moved = f.move(image, [2, -1]);
+            return {
+                x, A, R: f.relativeScores(x, s.relative.it, s.w_qry, s.w_key, size),
+                moved: list(moved), attended: list(f.attend(A, image)), difference: list(f.differenceMap(image, moved)),
+            };
+        })()""",
+        [state, pixels, [height, width]],
+    )
+    # The state is rounded for the journey; what the page computes is compared on the state's own numbers.
+    lift, w_qry, w_key, waves = (
+        np.array(n) for n in (state["lift"], state["w_qry"], state["w_key"], state["absolute"]["waves"])
+    )
+    sent = {name: np.array(value) for name, value in state["relative"]["it"].items()}
+    x = (image.reshape(-1, 3) - 0.5) @ lift
+    scores = reference.absolute_scores(x, waves, w_qry, w_key)
+    encodings = sent["encodings"][(shifts % [height, width]) @ [width, 1]]
+    expected = {
+        "x": x,
+        "A": scores,
+        "R": reference.relative_scores(x, encodings, w_qry, w_key, sent["wKeyPosition"], sent["u"], sent["v"]),
+        "moved": shift_image(image, (-2, 1), "circular").ravel(),
+        "attended": (scores @ image.reshape(-1, 3)).ravel(),
+        "difference": np.abs(image - shift_image(image, (-2, 1), "circular")).max(axis=-1).ravel(),
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(ours[name], value, rtol=0, atol=1e-11, err_msg=name)

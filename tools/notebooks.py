@@ -44,11 +44,24 @@ def clean(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     notebook.metadata = nbformat.from_dict({"kernelspec": kernel, "language_info": {"name": "python"}})
     for cell in notebook.cells:
         cell.metadata = {key: cell.metadata[key] for key in KEPT_CELL_METADATA if key in cell.metadata}
+        if cell.cell_type == "code":
+            cell.outputs = _merged(cell.outputs)
         for output in cell.get("outputs", []):
             if "data" in output:
                 output.data = {kind: output.data[kind] for kind in KEPT_OUTPUT if kind in output.data}
                 output.metadata = {}
     return notebook
+
+
+def _merged(outputs: list) -> list:
+    """Join what a cell printed in pieces, which depends on timing."""
+    result = []
+    for output in outputs:
+        if result and output.output_type == result[-1].output_type == "stream" and output.name == result[-1].name:
+            result[-1].text += output.text
+        else:
+            result.append(output)
+    return result
 
 
 def problems(path: Path, *, chapter: bool = True) -> list[str]:

@@ -11,5 +11,13 @@ from attnconv.figures.core import Figure, module_source
 from attnconv.figures.nine_heads import nine_heads
 from attnconv.figures.shuffled_pixels import shuffled_pixels
 from attnconv.figures.sum_of_shifts import sum_of_shifts
+from attnconv.figures.translated_picture import translated_picture
 
-__all__ = ["Figure", "module_source", "nine_heads", "shuffled_pixels", "sum_of_shifts"]
+__all__ = [
+    "Figure",
+    "module_source",
+    "nine_heads",
+    "shuffled_pixels",
+    "sum_of_shifts",
+    "translated_picture",
+]
