@@ -332,7 +332,8 @@ def test_translated_picture_computes_both_layers(javascript):
             const moved = f.move(image, [2, -1]);
             return {
                 x, A, R: f.relativeScores(x, s.relative.it, s.w_qry, s.w_key, size),
-                moved: list(moved), attended: list(f.attend(A, image)), difference: list(f.differenceMap(image, moved)),
+                moved: list(moved), attended: list(f.attend(A, image)),
+                difference: list(f.differenceMap(image, moved)),
             };
         })()""",
         [state, pixels, [height, width]],
