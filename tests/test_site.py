@@ -133,14 +133,22 @@ def test_figures_obey_a_finger(visit, name):
     page = visit(name, width=PHONE, touch=True).page
     for figure in page.locator(".attnconv-figure").all():
         for control in figure.locator("input[type=range], [role=application]").all():
+            control.scroll_into_view_if_needed()
+            box = control.bounding_box()
+            path = [(box["x"] + part * box["width"], box["y"] + part * box["height"]) for part in (0.8, 0.6, 0.3)]
             before = figure.evaluate(SEEN)
-            changed = False
-            for part in (0.8, 0.3):
-                control.scroll_into_view_if_needed()
-                box = control.bounding_box()
-                page.touchscreen.tap(box["x"] + part * box["width"], box["y"] + part * box["height"] * 0.9)
-                changed = changed or figure.evaluate(SEEN) != before
-            assert changed, control.evaluate("c => c.outerHTML.slice(0, 200)")
+            swipe(page, path)
+            assert figure.evaluate(SEEN) != before, control.evaluate("c => c.outerHTML.slice(0, 200)")
+
+
+def swipe(page, path):
+    """Put a finger on the first point, move it along the others and lift it."""
+    session = page.context.new_cdp_session(page)
+    for n, (x, y) in enumerate(path):
+        kind = "touchMove" if n else "touchStart"
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y}]})
+    session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    session.detach()
 
 
 def test_search_finds_softmax(visit):

@@ -8,7 +8,7 @@ def _tidy(app, pagename, templatename, context, doctree):
     if not body:
         return
     # sphinx-exercise and sphinx-proof give every box of a kind on a page the same id.
-    body = re.sub(r' id="(exercise|solution|proof)-content"', "", body)
+    body = re.sub(r' id="(?:(?:exercise|solution|proof)-content|proof)"', "", body)
     # docutils puts entries into a list without calling them its items.
     context["body"] = body.replace('role="doc-biblioentry"', 'role="listitem"')
 

@@ -108,11 +108,11 @@ def picture(figure: Drawing, *, alt: str, caption: str = "") -> Picture:
     svg = re.sub(r"font: (italic )?(\d[\d.]*px) [^;\"]*", _font, svg)
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     width, height = (float(n) for n in re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
-    # Names inside a picture must not meet those of the next one on the page.
+    # Names inside a picture must not meet those of the next one on the page, and nobody asks for most of them.
+    used = set(re.findall(r"url\(#([^)]+)\)", svg)) | set(re.findall(r'href="#([^"]+)"', svg))
     prefix = "p" + hashlib.sha256(svg.encode()).hexdigest()[:8]
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
-    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
-    svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
+    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", svg)
+    svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
     tag = (  # Matplotlib leaves out the fill of what it fills with black, so the root says it
         f'<svg class="attnconv-static" role="img" aria-label="{html.escape(alt)}" '
         f'viewBox="0 0 {width:g} {height:g}" width="{width * 4 / 3:.0f}" xmlns="http://www.w3.org/2000/svg" '
