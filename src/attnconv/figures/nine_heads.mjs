@@ -65,7 +65,7 @@ export default {
     const goal = panel("Convolution", height, width);
     const readout = element("output");
     const alphaOf = (x) => 0.05 * 200 ** x;
-    const sharpness = slider({ label: "Sharpness α", min: 0, max: 1, step: 0.01, value: 0, show: (x) => format(alphaOf(x)) }, () => update());
+    const sharpness = slider({ label: "Sharpness α", min: 0, max: 1, step: 0.01, value: 0.4, show: (x) => format(alphaOf(x)) }, () => update());
     const kernel = choice({ label: "Kernel", options: kernels, value: start }, (next) => {
       weights = next;
       target = convolution(image, weights);
