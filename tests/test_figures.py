@@ -69,6 +69,7 @@ def test_live_notebooks_get_a_widget_and_pages_do_not(figure, monkeypatch):
     widget = figure.widget()
     assert widget._esm == figures.module_source("sum_of_shifts")
     assert widget.state == figure.state
+    assert {"attnconv-figure", "attnconv-stage"} <= set(widget._dom_classes), "the style sheet finds it"
     widget.value = {"count": 3}
     assert figure.value == {"count": 3}
     monkeypatch.setenv("ATTNCONV_STATIC", "1")

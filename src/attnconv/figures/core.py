@@ -106,7 +106,7 @@ class Figure:
 
             self._widget = Live(state=self.state)
             self._widget.add_class("attnconv-figure")
-            self._widget.add_class("attnconv-live")
+            self._widget.add_class("attnconv-stage")
         return self._widget
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
