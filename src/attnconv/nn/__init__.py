@@ -1,0 +1,23 @@
+"""Attention layers for images, in PyTorch: trainable, exact where exactness is possible, fast where it matters."""
+
+from attnconv.nn.attention import ContentAttention2d, LearnedAttention2d, QuadraticAttention2d
+from attnconv.nn.convert import (
+    Conversion,
+    ConvolutionalAttention2d,
+    attention_to_conv,
+    conv_to_attention,
+    convert_convs,
+)
+from attnconv.nn.resnet import ResNet18
+
+__all__ = [
+    "ContentAttention2d",
+    "Conversion",
+    "ConvolutionalAttention2d",
+    "LearnedAttention2d",
+    "QuadraticAttention2d",
+    "ResNet18",
+    "attention_to_conv",
+    "conv_to_attention",
+    "convert_convs",
+]
