@@ -8,6 +8,7 @@ the picture that stands in where scripts do not run, and one line below.
 """
 
 from attnconv.figures.core import Figure, module_source
+from attnconv.figures.merged_heads import merged_heads
 from attnconv.figures.nine_heads import nine_heads
 from attnconv.figures.shuffled_pixels import shuffled_pixels
 from attnconv.figures.sum_of_shifts import sum_of_shifts
@@ -15,6 +16,7 @@ from attnconv.figures.translated_picture import translated_picture
 
 __all__ = [
     "Figure",
+    "merged_heads",
     "module_source",
     "nine_heads",
     "shuffled_pixels",
