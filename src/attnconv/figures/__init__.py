@@ -8,6 +8,7 @@ the picture that stands in where scripts do not run, and one line below.
 """
 
 from attnconv.figures.core import Figure, module_source
+from attnconv.figures.heads_on_off import heads_on_off
 from attnconv.figures.merged_heads import merged_heads
 from attnconv.figures.nine_heads import nine_heads
 from attnconv.figures.shuffled_pixels import shuffled_pixels
@@ -16,6 +17,7 @@ from attnconv.figures.translated_picture import translated_picture
 
 __all__ = [
     "Figure",
+    "heads_on_off",
     "merged_heads",
     "module_source",
     "nine_heads",
