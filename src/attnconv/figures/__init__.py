@@ -11,6 +11,7 @@ from attnconv.figures.core import Figure, module_source
 from attnconv.figures.heads_on_off import heads_on_off
 from attnconv.figures.merged_heads import merged_heads
 from attnconv.figures.nine_heads import nine_heads
+from attnconv.figures.sharp_head import sharp_head
 from attnconv.figures.shuffled_pixels import shuffled_pixels
 from attnconv.figures.sum_of_shifts import sum_of_shifts
 from attnconv.figures.translated_picture import translated_picture
@@ -21,6 +22,7 @@ __all__ = [
     "merged_heads",
     "module_source",
     "nine_heads",
+    "sharp_head",
     "shuffled_pixels",
     "sum_of_shifts",
     "translated_picture",

@@ -130,19 +130,19 @@ export function frame({ marks }, row, column, { color = "#ffffff", size = 1 } = 
 }
 
 /**
- * Let mouse, finger and arrow keys point into a panel: `onmove({row, column})` for a place,
- * `onstep({rows, columns})` for an arrow key.
+ * Let mouse, finger and arrow keys point into a panel: `onmove({row, column, y, x})` for a place, as a pixel and
+ * as a point of the canvas; `onstep({rows, columns})` for an arrow key.
  */
 export function pointable({ frame, canvas }, { label, onmove, onstep }) {
   const attributes = { tabindex: 0, role: "application", "aria-label": label };
   for (const [name, value] of Object.entries(attributes)) frame.setAttribute(name, value);
   const place = (event) => {
     const { left, top, width, height } = canvas.getBoundingClientRect();
-    onmove({
-      row: clamp(Math.floor(((event.clientY - top) / height) * canvas.height), 0, canvas.height - 1),
-      column: clamp(Math.floor(((event.clientX - left) / width) * canvas.width), 0, canvas.width - 1),
-      begins: event.type === "pointerdown",
-    });
+    const y = clamp((event.clientY - top) / height, 0, 1) * canvas.height;
+    const x = clamp((event.clientX - left) / width, 0, 1) * canvas.width;
+    const row = Math.min(Math.floor(y), canvas.height - 1);
+    const column = Math.min(Math.floor(x), canvas.width - 1);
+    onmove({ row, column, y, x, begins: event.type === "pointerdown" });
   };
   frame.addEventListener("pointerdown", (event) => (frame.setPointerCapture(event.pointerId), place(event)));
   frame.addEventListener("pointermove", (event) => frame.hasPointerCapture(event.pointerId) && place(event));
