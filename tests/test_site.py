@@ -1,16 +1,11 @@
 """The built site in a real browser, offline: what a reader sees and can do."""
 
-import base64
 import json
 
-import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
-from attnconv import figures, reference, theory
-from attnconv.shifts import kernel_shifts, relative_shifts, shift_image
-from browser import PAGES, SITE, Visit, executable, served
+from browser import PAGES, SITE, Visit, served
 
 pytestmark = [
     pytest.mark.browser,
@@ -26,15 +21,6 @@ SEEN = """figure => JSON.stringify([
     [...figure.querySelectorAll(".ac-image svg")].map((s) => s.innerHTML),
     figure.querySelector(".attnconv-stage").innerText,
 ])"""
-
-
-@pytest.fixture(scope="session")
-def browser():
-    with sync_playwright() as playwright:
-        options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-        browser = playwright.chromium.launch(executable_path=executable(playwright), args=options)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")
@@ -214,162 +200,3 @@ def test_the_front_page_moves_unless_less_motion_is_asked_for(visit):
     assert still.evaluate(readout) == before
     moving = visit("book/index.html", motion=True).page
     moving.wait_for_function(f"() => {readout} !== {json.dumps(before)}")
-
-
-# ---- what the figures compute -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def javascript(browser):
-    """Call an exported function of a figure: javascript(module, expression in `f`, arguments as `a`)."""
-    page = browser.new_page()
-
-    def call(module, expression, argument):
-        source = base64.b64encode(figures.module_source(module).encode()).decode()
-        return page.evaluate(
-            "async ([source, a]) => { const f = await import(`data:text/javascript;base64,${source}`); "
-            f"return ({expression}); }}",
-            [source, argument],
-        )
-
-    yield call
-    page.close()
-
-
-def as_image(image):
-    height, width, channels = image.shape
-    return {"height": height, "width": width, "channels": channels, "data": image.ravel().tolist()}
-
-
-IMAGES = [(1, 1, 1), (1, 5, 3), (4, 3, 1), (6, 7, 3)]
-
-
-@pytest.mark.parametrize("shape", IMAGES)
-def test_sum_of_shifts_computes_the_partial_sums(javascript, shape):
-    rng = np.random.default_rng(shape)
-    image, weights, shifts = rng.random(shape), rng.normal(size=9), kernel_shifts(3)
-    for count in (0, 1, 5, 9):
-        argument = [as_image(image), shifts.tolist(), weights.tolist(), count]
-        ours = javascript("sum_of_shifts", "Array.from(f.partialSum(...a).data)", argument)
-        expected = sum(
-            (w * shift_image(image, d) for w, d in zip(weights[:count], shifts, strict=False)), 0 * image
-        )
-        np.testing.assert_allclose(ours, expected.ravel(), rtol=0, atol=1e-12)
-    for shift in ((0, 0), (-1, 2), (9, 0)):
-        ours = javascript("sum_of_shifts", "Array.from(f.shiftImage(...a).data)", [as_image(image), shift])
-        assert np.array_equal(ours, shift_image(image, shift).ravel())
-
-
-@pytest.mark.parametrize("shape", IMAGES)
-@pytest.mark.parametrize("alpha", [0.05, 1.0, 40.0])
-def test_nine_heads_computes_self_attention(javascript, shape, alpha):
-    rng = np.random.default_rng(shape)
-    image, weights = rng.random(shape), rng.normal(size=9)
-    height, width, channels = shape
-    scores = [reference.quadratic_scores(relative_shifts(height, width), d, alpha) for d in kernel_shifts(3)]
-    values = np.broadcast_to(np.eye(channels), (9, channels, channels))
-    expected = reference.mhsa(
-        np.stack(scores), image.reshape(-1, channels), values, np.kron(weights, np.eye(channels)).T
-    )
-    ours = javascript(
-        "nine_heads", "Array.from(f.nineHeads(...a).data)", [as_image(image), weights.tolist(), alpha]
-    )
-    np.testing.assert_allclose(ours, expected.ravel(), rtol=0, atol=1e-9)  # the page drops weights below 1e-12
-
-
-@pytest.mark.parametrize("shape", IMAGES)
-def test_nine_heads_computes_the_convolution(javascript, shape):
-    rng = np.random.default_rng(shape)
-    image, weights = rng.random(shape), rng.normal(size=9)
-    kernel = weights.reshape(3, 3, 1, 1) * np.eye(shape[2])
-    ours = javascript("nine_heads", "Array.from(f.convolution(...a).data)", [as_image(image), weights.tolist()])
-    expected = reference.convolution(image, kernel, padding="replicate")
-    np.testing.assert_allclose(ours, expected.ravel(), rtol=0, atol=1e-12)
-
-
-def test_shuffled_pixels_computes_the_layer(javascript):
-    rng = np.random.default_rng(2)
-    tokens, out, bias = rng.normal(size=(20, 5)), rng.normal(size=(18, 3)), rng.normal(size=3)
-    (qry, key), val = rng.normal(size=(2, 3, 5, 4)), rng.normal(size=(3, 5, 6))
-    weights = {
-        "qry": qry.tolist(),
-        "key": key.tolist(),
-        "val": val.tolist(),
-        "out": out.tolist(),
-        "bias": bias.tolist(),
-    }
-    for factor in (0.0, 1.0, 2.5):
-        scores = [reference.content_scores(tokens, q, k, scale=factor) for q, k in zip(qry, key, strict=True)]
-        expected = reference.mhsa(np.stack(scores), tokens, val, out, bias)
-        ours = javascript("shuffled_pixels", "f.attentionLayer(...a)", [tokens.tolist(), weights, factor])
-        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-11)
-        argument = [(tokens @ qry[0])[7].tolist(), (tokens @ key[0]).tolist(), factor]
-        row = javascript("shuffled_pixels", "f.scoresOf(...a)", argument)
-        np.testing.assert_allclose(row, scores[0][7], rtol=0, atol=1e-11)
-
-
-def test_shuffled_pixels_blurs_and_shuffles(javascript):
-    image = np.random.default_rng(3).random((5, 4, 3))
-    blur = np.full((3, 3, 1, 1), 1 / 9) * np.eye(3)
-    ours = javascript("shuffled_pixels", "Array.from(f.blur(a).data)", as_image(image))
-    np.testing.assert_allclose(
-        ours, reference.convolution(image, blur, padding="replicate").ravel(), rtol=0, atol=1e-12
-    )
-    order = javascript("shuffled_pixels", "f.shuffledOrder(...a)", [256, 1])
-    assert sorted(order) == list(range(256))
-    assert order == javascript("shuffled_pixels", "f.shuffledOrder(...a)", [256, 1])
-    assert order != javascript("shuffled_pixels", "f.shuffledOrder(...a)", [256, 2])
-    rows = np.arange(512).reshape(256, 2)
-    moved = javascript("shuffled_pixels", "f.reorder(...a)", [rows.tolist(), order])
-    assert np.array_equal(moved, rows[order])
-    assert np.array_equal(javascript("shuffled_pixels", "f.putBack(...a)", [moved, order]), rows)
-
-
-def test_translated_picture_computes_both_layers(javascript):
-    rng = np.random.default_rng(4)
-    height, width, in_channels, key_dim, position_dim = 4, 5, 6, 7, 3
-    image = rng.integers(0, 256, size=(height, width, 3)) / 255
-    lift = rng.normal(size=(3, in_channels))
-    w_qry, w_key = rng.normal(size=(2, in_channels, key_dim))
-    shifts = relative_shifts(height, width, circular=True)
-    relative = {
-        "encodings": theory.quadratic_encoding(shifts),
-        "w_key_position": rng.normal(size=(position_dim, key_dim)),
-        "u": rng.normal(size=key_dim),
-        "v": rng.normal(size=key_dim),
-    }
-    absolute = {"waves": rng.normal(size=(height * width, in_channels))}
-    figure = figures.translated_picture(image, lift, w_qry, w_key, absolute=absolute, relative={"it": relative})
-    state, pixels = figure.state, as_image(image)
-    ours = javascript(
-        "translated_picture",
-        """(() => {
-            const [s, image, size] = a, x = f.tokens(image, s.lift), list = (image) => Array.from(image.data);
-            const A = f.absoluteScores(x, s.absolute.waves, s.w_qry, s.w_key);
-            const moved = f.move(image, [2, -1]);
-            return {
-                x, A, R: f.relativeScores(x, s.relative.it, s.w_qry, s.w_key, size),
-                moved: list(moved), attended: list(f.attend(A, image)),
-                difference: list(f.differenceMap(image, moved)),
-            };
-        })()""",
-        [state, pixels, [height, width]],
-    )
-    # The state is rounded for the journey; what the page computes is compared on the state's own numbers.
-    lift, w_qry, w_key, waves = (
-        np.array(n) for n in (state["lift"], state["w_qry"], state["w_key"], state["absolute"]["waves"])
-    )
-    sent = {name: np.array(value) for name, value in state["relative"]["it"].items()}
-    x = (image.reshape(-1, 3) - 0.5) @ lift
-    scores = reference.absolute_scores(x, waves, w_qry, w_key)
-    encodings = sent["encodings"][(shifts % [height, width]) @ [width, 1]]
-    expected = {
-        "x": x,
-        "A": scores,
-        "R": reference.relative_scores(x, encodings, w_qry, w_key, sent["wKeyPosition"], sent["u"], sent["v"]),
-        "moved": shift_image(image, (-2, 1), "circular").ravel(),
-        "attended": (scores @ image.reshape(-1, 3)).ravel(),
-        "difference": np.abs(image - shift_image(image, (-2, 1), "circular")).max(axis=-1).ravel(),
-    }
-    for name, value in expected.items():
-        np.testing.assert_allclose(ours[name], value, rtol=0, atol=1e-11, err_msg=name)

@@ -1,0 +1,265 @@
+"""What the figures compute in a browser, against the NumPy half of the package."""
+
+import base64
+
+import numpy as np
+import pytest
+
+from attnconv import figures, reference, theory
+from attnconv.shifts import kernel_shifts, pixel_grid, relative_shifts, shift_image
+
+pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+IMAGES = [(1, 1, 1), (1, 5, 3), (4, 3, 1), (6, 7, 3)]
+
+
+@pytest.fixture(scope="module")
+def javascript(browser):
+    """Call an exported function of a figure: javascript(module, expression in `f`, arguments as `a`)."""
+    page = browser.new_page()
+
+    def call(module, expression, argument):
+        source = base64.b64encode(figures.module_source(module).encode()).decode()
+        return page.evaluate(
+            "async ([source, a]) => { const f = await import(`data:text/javascript;base64,${source}`); "
+            f"return ({expression}); }}",
+            [source, argument],
+        )
+
+    yield call
+    page.close()
+
+
+def as_image(image):
+    height, width, channels = image.shape
+    return {"height": height, "width": width, "channels": channels, "data": image.ravel().tolist()}
+
+
+@pytest.mark.parametrize("shape", IMAGES)
+def test_sum_of_shifts_computes_the_partial_sums(javascript, shape):
+    rng = np.random.default_rng(shape)
+    image, weights, shifts = rng.random(shape), rng.normal(size=9), kernel_shifts(3)
+    for count in (0, 1, 5, 9):
+        argument = [as_image(image), shifts.tolist(), weights.tolist(), count]
+        ours = javascript("sum_of_shifts", "Array.from(f.partialSum(...a).data)", argument)
+        expected = sum(
+            (w * shift_image(image, d) for w, d in zip(weights[:count], shifts, strict=False)), 0 * image
+        )
+        np.testing.assert_allclose(ours, expected.ravel(), rtol=0, atol=1e-12)
+    for shift in ((0, 0), (-1, 2), (9, 0)):
+        ours = javascript("sum_of_shifts", "Array.from(f.shiftImage(...a).data)", [as_image(image), shift])
+        assert np.array_equal(ours, shift_image(image, shift).ravel())
+
+
+@pytest.mark.parametrize("shape", IMAGES)
+@pytest.mark.parametrize("alpha", [0.05, 1.0, 40.0])
+def test_nine_heads_computes_self_attention(javascript, shape, alpha):
+    rng = np.random.default_rng(shape)
+    image, weights = rng.random(shape), rng.normal(size=9)
+    height, width, channels = shape
+    scores = [reference.quadratic_scores(relative_shifts(height, width), d, alpha) for d in kernel_shifts(3)]
+    values = np.broadcast_to(np.eye(channels), (9, channels, channels))
+    expected = reference.mhsa(
+        np.stack(scores), image.reshape(-1, channels), values, np.kron(weights, np.eye(channels)).T
+    )
+    ours = javascript(
+        "nine_heads", "Array.from(f.nineHeads(...a).data)", [as_image(image), weights.tolist(), alpha]
+    )
+    np.testing.assert_allclose(ours, expected.ravel(), rtol=0, atol=1e-9)  # the page drops weights below 1e-12
+
+
+@pytest.mark.parametrize("shape", IMAGES)
+def test_nine_heads_computes_the_convolution(javascript, shape):
+    rng = np.random.default_rng(shape)
+    image, weights = rng.random(shape), rng.normal(size=9)
+    kernel = weights.reshape(3, 3, 1, 1) * np.eye(shape[2])
+    ours = javascript("nine_heads", "Array.from(f.convolution(...a).data)", [as_image(image), weights.tolist()])
+    expected = reference.convolution(image, kernel, padding="replicate")
+    np.testing.assert_allclose(ours, expected.ravel(), rtol=0, atol=1e-12)
+
+
+def test_shuffled_pixels_computes_the_layer(javascript):
+    rng = np.random.default_rng(2)
+    tokens, out, bias = rng.normal(size=(20, 5)), rng.normal(size=(18, 3)), rng.normal(size=3)
+    (qry, key), val = rng.normal(size=(2, 3, 5, 4)), rng.normal(size=(3, 5, 6))
+    weights = {
+        "qry": qry.tolist(),
+        "key": key.tolist(),
+        "val": val.tolist(),
+        "out": out.tolist(),
+        "bias": bias.tolist(),
+    }
+    for factor in (0.0, 1.0, 2.5):
+        scores = [reference.content_scores(tokens, q, k, scale=factor) for q, k in zip(qry, key, strict=True)]
+        expected = reference.mhsa(np.stack(scores), tokens, val, out, bias)
+        ours = javascript("shuffled_pixels", "f.attentionLayer(...a)", [tokens.tolist(), weights, factor])
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-11)
+        argument = [(tokens @ qry[0])[7].tolist(), (tokens @ key[0]).tolist(), factor]
+        row = javascript("shuffled_pixels", "f.scoresOf(...a)", argument)
+        np.testing.assert_allclose(row, scores[0][7], rtol=0, atol=1e-11)
+
+
+def test_shuffled_pixels_blurs_and_shuffles(javascript):
+    image = np.random.default_rng(3).random((5, 4, 3))
+    blur = np.full((3, 3, 1, 1), 1 / 9) * np.eye(3)
+    ours = javascript("shuffled_pixels", "Array.from(f.blur(a).data)", as_image(image))
+    np.testing.assert_allclose(
+        ours, reference.convolution(image, blur, padding="replicate").ravel(), rtol=0, atol=1e-12
+    )
+    order = javascript("shuffled_pixels", "f.shuffledOrder(...a)", [256, 1])
+    assert sorted(order) == list(range(256))
+    assert order == javascript("shuffled_pixels", "f.shuffledOrder(...a)", [256, 1])
+    assert order != javascript("shuffled_pixels", "f.shuffledOrder(...a)", [256, 2])
+    rows = np.arange(512).reshape(256, 2)
+    moved = javascript("shuffled_pixels", "f.reorder(...a)", [rows.tolist(), order])
+    assert np.array_equal(moved, rows[order])
+    assert np.array_equal(javascript("shuffled_pixels", "f.putBack(...a)", [moved, order]), rows)
+
+
+def test_translated_picture_computes_both_layers(javascript):
+    rng = np.random.default_rng(4)
+    height, width, in_channels, key_dim, position_dim = 4, 5, 6, 7, 3
+    image = rng.integers(0, 256, size=(height, width, 3)) / 255
+    lift = rng.normal(size=(3, in_channels))
+    w_qry, w_key = rng.normal(size=(2, in_channels, key_dim))
+    shifts = relative_shifts(height, width, circular=True)
+    relative = {
+        "encodings": theory.quadratic_encoding(shifts),
+        "w_key_position": rng.normal(size=(position_dim, key_dim)),
+        "u": rng.normal(size=key_dim),
+        "v": rng.normal(size=key_dim),
+    }
+    absolute = {"waves": rng.normal(size=(height * width, in_channels))}
+    figure = figures.translated_picture(image, lift, w_qry, w_key, absolute=absolute, relative={"it": relative})
+    state, pixels = figure.state, as_image(image)
+    ours = javascript(
+        "translated_picture",
+        """(() => {
+            const [s, image, size] = a, x = f.tokens(image, s.lift), list = (image) => Array.from(image.data);
+            const A = f.absoluteScores(x, s.absolute.waves, s.w_qry, s.w_key);
+            const moved = f.move(image, [2, -1]);
+            return {
+                x, A, R: f.relativeScores(x, s.relative.it, s.w_qry, s.w_key, size),
+                moved: list(moved), attended: list(f.attend(A, image)),
+                difference: list(f.differenceMap(image, moved)),
+            };
+        })()""",
+        [state, pixels, [height, width]],
+    )
+    # The state is rounded for the journey; what the page computes is compared on the state's own numbers.
+    lift, w_qry, w_key, waves = (
+        np.array(n) for n in (state["lift"], state["w_qry"], state["w_key"], state["absolute"]["waves"])
+    )
+    sent = {name: np.array(value) for name, value in state["relative"]["it"].items()}
+    x = (image.reshape(-1, 3) - 0.5) @ lift
+    scores = reference.absolute_scores(x, waves, w_qry, w_key)
+    encodings = sent["encodings"][(shifts % [height, width]) @ [width, 1]]
+    expected = {
+        "x": x,
+        "A": scores,
+        "R": reference.relative_scores(x, encodings, w_qry, w_key, sent["wKeyPosition"], sent["u"], sent["v"]),
+        "moved": shift_image(image, (-2, 1), "circular").ravel(),
+        "attended": (scores @ image.reshape(-1, 3)).ravel(),
+        "difference": np.abs(image - shift_image(image, (-2, 1), "circular")).max(axis=-1).ravel(),
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(ours[name], value, rtol=0, atol=1e-11, err_msg=name)
+
+
+# ---- chapter 4 ----------------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(5)
+MATRICES = {
+    "square": RNG.normal(size=(6, 6)),
+    "wide": RNG.normal(size=(4, 6)),
+    "tall": RNG.normal(size=(6, 3)),
+    "constant": np.full((6, 6), 1 / 6),
+    "pairs": np.kron(np.eye(3), [[0.5, -0.5], [-0.5, 0.5]]),
+    "identity": np.eye(6),
+    "zero": np.zeros((3, 3)),
+    "rank two": RNG.normal(size=(6, 2)) @ RNG.normal(size=(2, 6)),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_merged_heads_computes_singular_values_and_splits(javascript, name):
+    matrix = MATRICES[name]
+    ours = javascript("merged_heads", "f.singular(a)", matrix.tolist())
+    expected = np.linalg.svd(matrix, compute_uv=False)
+    values, vectors = np.array(ours["values"]), np.array(ours["vectors"])
+    np.testing.assert_allclose(values[: len(expected)], expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(vectors @ vectors.T, np.eye(len(vectors)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(matrix @ vectors.T, axis=0), values, rtol=0, atol=1e-12)
+    assert javascript("merged_heads", "f.rank(f.singular(a).values)", matrix.tolist()) == np.linalg.matrix_rank(
+        matrix
+    )
+    for head_dim in range(1, matrix.shape[1] + 1):
+        split = javascript("merged_heads", "f.splitHead(...a)", [matrix.tolist(), head_dim])
+        missing = np.linalg.norm(matrix - np.array(split["val"]) @ np.array(split["out"]))
+        expected = theory.split_head_matrix(matrix, head_dim, best=True)[2]
+        np.testing.assert_allclose(missing, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 6])
+def test_merged_heads_gauge_has_its_inverse(javascript, width):
+    gauge = javascript("merged_heads", "f.gauge(...a)", [width, 37, 1.7])
+    forward, inverse = np.array(gauge["forward"]), np.array(gauge["inverse"])
+    np.testing.assert_allclose(forward @ inverse, np.eye(width), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        np.linalg.norm(forward, axis=0), [1.7 ** (-1) ** n for n in range(width)], rtol=0, atol=1e-12
+    )
+
+
+# ---- chapter 5 ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", IMAGES)
+def test_heads_on_off_adds_the_heads_that_are_on(javascript, shape):
+    rng = np.random.default_rng(shape)
+    height, width, channels = shape
+    image, weights, shifts = rng.random(shape), rng.normal(size=9), kernel_shifts(3)
+    numbers = np.arange(float(height * width)).reshape(height, width, 1)
+    for on in (np.ones(9, bool), rng.random(9) < 0.5, np.zeros(9, bool)):
+        for literal in (False, True):
+            argument = [as_image(image), shifts.tolist(), weights.tolist(), on.tolist(), literal]
+            ours = javascript("heads_on_off", "Array.from(f.headSum(...a).data)", argument)
+            expected = np.zeros((height * width, channels))
+            for weight, shift in zip(weights[on], shifts[on], strict=True):
+                keys = shift_image(numbers, -shift if literal else shift, "replicate").ravel().astype(int)
+                scores = np.where(keys[:, None] == np.arange(height * width), 0.0, -np.inf)
+                expected += reference.self_attention(scores, image.reshape(-1, channels), weight * np.eye(channels))
+            np.testing.assert_allclose(ours, expected.ravel(), rtol=0, atol=1e-12)
+    turned = javascript("heads_on_off", "f.turnedOver(a)", weights.tolist())
+    assert np.array_equal(turned, weights[::-1])
+
+
+# ---- chapter 6 ----------------------------------------------------------------------------------------------
+
+ALPHAS = [0.125, 0.5, 1.0, 5.0, 32.0]
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("center", [(0, 0), (-1, 2), (0.5, 0.5), (-1.5, 0.4), (4, -3.9)])
+def test_sharp_head_draws_the_attention_of_a_head(javascript, center, alpha):
+    ours = javascript("sharp_head", "f.neighbourhoodAttention(...a)", [9, center, alpha])
+    expected = reference.softmax(reference.quadratic_scores(pixel_grid(9, 9) - 4, center, alpha))
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-12)
+    wide = reference.softmax(reference.quadratic_scores(pixel_grid(61, 61) - 30, center, alpha))
+    mass = javascript("sharp_head", "f.targetMass(...a)", [center, alpha])
+    np.testing.assert_allclose(mass, wide.max(), rtol=0, atol=1e-12)  # 61 pixels are as good as all
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_sharp_head_computes_leakage_layer_and_bound(javascript, alpha):
+    rng = np.random.default_rng(6)
+    image, kernel = rng.random((7, 9, 1)), rng.normal(size=(3, 3))
+    argument = [as_image(image), kernel.ravel().tolist(), alpha]
+    leak = javascript("sharp_head", "f.leakage(a)", alpha)
+    np.testing.assert_allclose(leak, theory.leakage(alpha), rtol=1e-12)
+    layer = theory.conv_to_mhsa(kernel[:, :, None, None], padding="replicate", alpha=alpha)
+    ours = javascript("sharp_head", "Array.from(f.attentionLayer(...a).data)", argument)
+    np.testing.assert_allclose(ours, layer(image).ravel(), rtol=0, atol=1e-9)
+    bound = javascript("sharp_head", "f.errorBound(...a)", argument)
+    np.testing.assert_allclose(bound, theory.leakage(alpha) * np.ptp(image) * np.abs(kernel).sum(), rtol=1e-12)
+    for share, radius in ((0.5, np.log(2)), (0.9, np.log(10))):
+        ours = javascript("sharp_head", "f.massRadius(...a)", [share, alpha])
+        np.testing.assert_allclose(ours, np.sqrt(radius / alpha), rtol=1e-12)
