@@ -72,7 +72,7 @@ def test_nine_heads_computes_the_convolution(javascript, shape):
     rng = np.random.default_rng(shape)
     image, weights = rng.random(shape), rng.normal(size=9)
     kernel = weights.reshape(3, 3, 1, 1) * np.eye(shape[2])
-    ours = javascript("nine_heads", "Array.from(f.convolution(...a).data)", [as_image(image), weights.tolist()])
+    ours = javascript("nine_heads", "Array.from(f.convolve(...a).data)", [as_image(image), weights.tolist()])
     expected = reference.convolution(image, kernel, padding="replicate")
     np.testing.assert_allclose(ours, expected.ravel(), rtol=0, atol=1e-12)
 
@@ -256,7 +256,7 @@ def test_sharp_head_computes_leakage_layer_and_bound(javascript, alpha):
     leak = javascript("sharp_head", "f.leakage(a)", alpha)
     np.testing.assert_allclose(leak, theory.leakage(alpha), rtol=1e-12)
     layer = theory.conv_to_mhsa(kernel[:, :, None, None], padding="replicate", alpha=alpha)
-    ours = javascript("sharp_head", "Array.from(f.attentionLayer(...a).data)", argument)
+    ours = javascript("sharp_head", "Array.from(f.nineHeads(...a).data)", argument)
     np.testing.assert_allclose(ours, layer(image).ravel(), rtol=0, atol=1e-9)
     bound = javascript("sharp_head", "f.errorBound(...a)", argument)
     np.testing.assert_allclose(bound, theory.leakage(alpha) * np.ptp(image) * np.abs(kernel).sum(), rtol=1e-12)

@@ -1,4 +1,5 @@
-// What every figure needs: elements, native controls with labels, pixels on a canvas, a pixel picker.
+// What figures share: elements, native controls with labels, pixels on a canvas, a pixel picker, and the layers
+// they compute.
 
 export const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
 
@@ -164,3 +165,83 @@ export function softmax(scores) {
 }
 
 export const largestDifference = (a, b) => a.reduce((most, x, i) => Math.max(most, Math.abs(x - b[i])), 0);
+
+// ---- what layers compute --------------------------------------------------------------------------------------
+
+export const multiply = (a, b) => a.map((row) => b[0].map((_, j) => row.reduce((sum, x, k) => sum + x * b[k][j], 0)));
+
+export const transpose = (matrix) => matrix[0].map((_, c) => matrix.map((row) => row[c]));
+
+/** An image whose pixel (i, j) is the pixel source(i, j) of another, or black where that is null. */
+export function gather({ channels, data, width }, height, columns, source) {
+  const result = blank(height, columns, channels);
+  for (let i = 0; i < height; i++) {
+    for (let j = 0; j < columns; j++) {
+      const from = source(i, j);
+      if (from === null) continue;
+      for (let c = 0; c < channels; c++) result.data[(i * columns + j) * channels + c] = data[(from[0] * width + from[1]) * channels + c];
+    }
+  }
+  return result;
+}
+
+/** Part of an image, or an image moved; outside stands zero or, with `replicate`, the nearest pixel. */
+function view(image, top, left, height, width, padding) {
+  return gather(image, height, width, (i, j) => {
+    const [r, c] = [clamp(top + i, 0, image.height - 1), clamp(left + j, 0, image.width - 1)];
+    return padding === "replicate" || (r === top + i && c === left + j) ? [r, c] : null;
+  });
+}
+
+/** shift_δ(X)_q = X_{q+δ}. */
+export const shiftImage = (image, [rows, columns], padding = "zeros") =>
+  view(image, rows, columns, image.height, image.width, padding);
+
+/** A square part of an image. */
+export const crop = (image, top, left, size, padding = "zeros") => view(image, top, left, size, size, padding);
+
+/** Σ_t w_t X_t over images of one size. */
+export function weightedSum(weights, images) {
+  const result = blank(images[0].height, images[0].width, images[0].channels);
+  images.forEach(({ data }, t) => {
+    if (weights[t] !== 0) data.forEach((x, p) => (result.data[p] += weights[t] * x));
+  });
+  return result;
+}
+
+/** The shifts of a 3 × 3 kernel, in reading order. */
+export const SHIFTS = Array.from({ length: 9 }, (_, t) => [Math.floor(t / 3) - 1, (t % 3) - 1]);
+
+/** Σ_δ w_δ shift_δ(X) with one weight a tap, the same for every channel. */
+export const convolve = (image, weights, { shifts = SHIFTS, padding = "replicate" } = {}) =>
+  weightedSum(weights, shifts.map((shift) => shiftImage(image, shift, padding)));
+
+/** Attention along one axis of n pixels: row q is the softmax of −α (k − q − Δ)² over all k. */
+export function axisAttention(n, center, alpha) {
+  const pixels = Array.from({ length: n }, (_, k) => k);
+  return pixels.map((q) => softmax(pixels.map((k) => -alpha * (k - q - center) ** 2)));
+}
+
+/** Σ_k a[q][k] x[k] along the rows (axis 0) or the columns (axis 1) of an image. */
+export function mix({ height, width, channels, data }, attention, axis) {
+  const result = blank(height, width, channels);
+  const [outer, stride, across] = axis === 0 ? [width, width * channels, channels] : [height, channels, width * channels];
+  const n = axis === 0 ? height : width;
+  for (let o = 0; o < outer; o++) {
+    for (let q = 0; q < n; q++) {
+      for (let k = 0; k < n; k++) {
+        const a = attention[q][k];
+        if (a < 1e-12) continue;
+        for (let c = 0; c < channels; c++) result.data[o * across + q * stride + c] += a * data[o * across + k * stride + c];
+      }
+    }
+  }
+  return result;
+}
+
+/** Σ_h w_h softmax(A^(h)) X for nine quadratic heads on the 3 × 3 shifts: rows times columns. */
+export function nineHeads(image, weights, alpha) {
+  const rows = [-1, 0, 1].map((d) => mix(image, axisAttention(image.height, d, alpha), 0));
+  const columns = [-1, 0, 1].map((d) => axisAttention(image.width, d, alpha));
+  return weightedSum(weights, SHIFTS.map(([i, j]) => mix(rows[i + 1], columns[j + 1], 1)));
+}

@@ -23,9 +23,8 @@ def _read(name: str) -> str:
 
 def module_source(name: str) -> str:
     """Source of a figure as one ES module that imports nothing: `common.mjs`, then `name.mjs`."""
-    common = re.sub(r"^export (?=const|function)", "", _read("common.mjs"), flags=re.M)
     own = re.sub(r'^import \{[^}]*\} from "\./common\.mjs";\n', "", _read(f"{name}.mjs"), flags=re.M)
-    return common + own
+    return _read("common.mjs") + own
 
 
 def encode_pixels(image: Float[np.ndarray, "height width channels"]) -> dict:

@@ -1,48 +1,12 @@
 // Chapter 5: nine heads that look at one pixel each, switched on and off, and the convolution they add up to.
-import { blank, button, checkbox, choice, clamp, decode, element, format, frame, largestDifference, paint, panel, player, pointable, scientific } from "./common.mjs";
-
-/** For every query, in reading order, the one key a head attends to: q + δ, or the pixel nearest to it. */
-export function attendedKeys(height, width, [rows, columns]) {
-  const keys = new Int32Array(height * width);
-  for (let i = 0; i < height; i++) {
-    for (let j = 0; j < width; j++) keys[i * width + j] = clamp(i + rows, 0, height - 1) * width + clamp(j + columns, 0, width - 1);
-  }
-  return keys;
-}
+import { button, checkbox, choice, clamp, convolve, crop, decode, element, format, frame, largestDifference, paint, panel, player, pointable, scientific } from "./common.mjs";
 
 /** Where a head looks that has the kernel's tap at `shift`: there, or, with the lemma read literally, opposite. */
 export const lookedAt = (shift, literal) => (literal ? shift.map((d) => 0 - d) : shift);
 
 /** Σ_h softmax(A^(h)) X w^(h) over the heads that are on; each row of softmax(A^(h)) has a single 1. */
-export function headSum(image, shifts, weights, on, literal = false) {
-  const { height, width, channels, data } = image;
-  const result = blank(height, width, channels);
-  shifts.forEach((shift, h) => {
-    if (!on[h]) return;
-    attendedKeys(height, width, lookedAt(shift, literal)).forEach((k, q) => {
-      for (let c = 0; c < channels; c++) result.data[q * channels + c] += weights[h] * data[k * channels + c];
-    });
-  });
-  return result;
-}
-
-/** The convolution, pixel by pixel and window by window: Σ_δ w_δ X_{q+δ}; outside stands the nearest pixel. */
-export function convolve({ height, width, channels, data }, shifts, weights) {
-  const result = blank(height, width, channels);
-  for (let i = 0; i < height; i++) {
-    for (let j = 0; j < width; j++) {
-      for (let c = 0; c < channels; c++) {
-        let sum = 0;
-        shifts.forEach(([rows, columns], t) => {
-          const [r, s] = [clamp(i + rows, 0, height - 1), clamp(j + columns, 0, width - 1)];
-          sum += weights[t] * data[(r * width + s) * channels + c];
-        });
-        result.data[(i * width + j) * channels + c] = sum;
-      }
-    }
-  }
-  return result;
-}
+export const headSum = (image, shifts, weights, on, literal = false) =>
+  convolve(image, weights.map((w, h) => (on[h] ? w : 0)), { shifts: shifts.map((shift) => lookedAt(shift, literal)) });
 
 /** The kernel turned over: the weight of δ becomes the weight of −δ. Shifts in reading order, symmetric about 0. */
 export const turnedOver = (weights) => [...weights].reverse();
@@ -105,24 +69,16 @@ export default {
       switches[h + step]?.focus();
     }
 
-    function closeUp() {
-      const result = blank(2 * near + 1, 2 * near + 1, channels);
-      for (let p = 0; p < result.height * result.width; p++) {
-        // Outside the image stands the nearest pixel, which is where a head that would leave the image looks.
-        const r = clamp(query[0] - near + Math.floor(p / result.width), 0, height - 1);
-        const s = clamp(query[1] - near + (p % result.width), 0, width - 1);
-        for (let c = 0; c < channels; c++) result.data[p * channels + c] = image.data[(r * width + s) * channels + c];
-      }
-      return result;
-    }
+    // Outside the image stands the nearest pixel, which is where a head that would leave the image looks.
+    const closeUp = () => crop(image, query[0] - near, query[1] - near, 2 * near + 1, "replicate");
 
     function update(playing = false) {
       if (!playing) play.stop();
       const count = on.filter(Boolean).length;
       const sign = literal ? "−" : "+";
       const heads = headSum(image, shifts, weights, on, literal);
-      const target = convolve(image, shifts, weights);
-      const turned = convolve(image, shifts, turnedOver(weights));
+      const target = convolve(image, weights, { shifts });
+      const turned = convolve(image, turnedOver(weights), { shifts });
       const rest = { ...target, data: target.data.map((x, p) => x - heads.data[p]) };
       const error = largestDifference(heads.data, target.data);
       const turnedError = largestDifference(heads.data, turned.data);

@@ -1,12 +1,5 @@
 // Chapter 4: a head's value matrix times its rows of the output matrix, its singular values, and its gauge.
-import { choice, element, format, paint, panel, player, scientific, slider, svgElement } from "./common.mjs";
-
-/** A B, matrices as lists of rows. */
-export function multiply(a, b) {
-  return a.map((row) => b[0].map((_, c) => row.reduce((sum, x, i) => sum + x * b[i][c], 0)));
-}
-
-export const transpose = (matrix) => matrix[0].map((_, c) => matrix.map((row) => row[c]));
+import { choice, element, format, multiply, paint, panel, player, scientific, slider, svgElement, transpose } from "./common.mjs";
 
 /** The Frobenius norm, the root of the sum of all squares. */
 export const norm = (matrix) => Math.sqrt(matrix.flat().reduce((sum, x) => sum + x * x, 0));

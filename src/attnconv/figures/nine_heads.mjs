@@ -1,55 +1,5 @@
 // The front page: nine quadratic heads, from wide to sharp, next to the convolution they become.
-import { blank, choice, decode, element, format, largestDifference, paint, panel, player, reducedMotion, scientific, slider, softmax } from "./common.mjs";
-
-/** Attention along one axis of n pixels: row q is the softmax of −α (k − q − Δ)² over all k. */
-export function axisAttention(n, center, alpha) {
-  const pixels = Array.from({ length: n }, (_, k) => k);
-  return pixels.map((q) => softmax(pixels.map((k) => -alpha * (k - q - center) ** 2)));
-}
-
-/** Σ_k a[q][k] x[k] along the rows (axis 0) or columns (axis 1) of an image. */
-function mix({ height, width, channels, data }, attention, axis) {
-  const result = blank(height, width, channels);
-  const [outer, stride, across] = axis === 0 ? [width, width * channels, channels] : [height, channels, width * channels];
-  const n = axis === 0 ? height : width;
-  for (let o = 0; o < outer; o++) {
-    for (let q = 0; q < n; q++) {
-      for (let k = 0; k < n; k++) {
-        const a = attention[q][k];
-        if (a < 1e-12) continue;
-        for (let c = 0; c < channels; c++) result.data[o * across + q * stride + c] += a * data[o * across + k * stride + c];
-      }
-    }
-  }
-  return result;
-}
-
-/** Σ_h w_h softmax(A^(h)) X for nine heads centred on the 3 × 3 shifts; row attention times column attention. */
-export function nineHeads(image, weights, alpha) {
-  const rows = [-1, 0, 1].map((d) => mix(image, axisAttention(image.height, d, alpha), 0));
-  const columns = [-1, 0, 1].map((d) => axisAttention(image.width, d, alpha));
-  const result = blank(image.height, image.width, image.channels);
-  weights.forEach((w, h) => {
-    if (w === 0) return;
-    mix(rows[Math.floor(h / 3)], columns[h % 3], 1).data.forEach((x, p) => (result.data[p] += w * x));
-  });
-  return result;
-}
-
-/** The convolution with the same weights; outside stands the nearest pixel. */
-export function convolution({ height, width, channels, data }, weights) {
-  const result = blank(height, width, channels);
-  const inside = (x, n) => Math.min(Math.max(x, 0), n - 1);
-  for (let i = 0; i < height; i++) {
-    for (let j = 0; j < width; j++) {
-      weights.forEach((w, h) => {
-        const [r, c] = [inside(i + Math.floor(h / 3) - 1, height), inside(j + (h % 3) - 1, width)];
-        for (let n = 0; n < channels; n++) result.data[(i * width + j) * channels + n] += w * data[(r * width + c) * channels + n];
-      });
-    }
-  }
-  return result;
-}
+import { blank, choice, convolve, decode, element, format, largestDifference, nineHeads, paint, panel, player, reducedMotion, scientific, SHIFTS, slider, softmax } from "./common.mjs";
 
 export default {
   render({ model, el }) {
@@ -58,7 +8,7 @@ export default {
     const { height, width } = image;
     const zoom = 9;
     let weights = kernels[start];
-    let target = convolution(image, weights);
+    let target = convolve(image, weights);
 
     const heads = panel("Where the nine heads look", zoom, zoom);
     const output = panel("Self-attention", height, width);
@@ -68,7 +18,7 @@ export default {
     const sharpness = slider({ label: "Sharpness α", min: 0, max: 1, step: 0.01, value: 0.4, show: (x) => format(alphaOf(x)) }, () => update());
     const kernel = choice({ label: "Kernel", options: kernels, value: start }, (next) => {
       weights = next;
-      target = convolution(image, weights);
+      target = convolve(image, weights);
       update();
     });
     const frames = 100;
@@ -89,7 +39,7 @@ export default {
       // Each head's map in its own colour on the colour of the page, mixed by how much it attends.
       const middle = (zoom - 1) / 2;
       const picture = blank(zoom, zoom, 3);
-      const maps = weights.map((_, h) => [Math.floor(h / 3) - 1, (h % 3) - 1].map((d) => softmax(Array.from({ length: zoom }, (_, k) => -alpha * (k - middle - d) ** 2))));
+      const maps = SHIFTS.map((shift) => shift.map((d) => softmax(Array.from({ length: zoom }, (_, k) => -alpha * (k - middle - d) ** 2))));
       const tint = colors.heads.map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255));
       for (let p = 0; p < zoom * zoom; p++) {
         const shares = maps.map(([row, column]) => row[Math.floor(p / zoom)] * column[p % zoom]);

@@ -1,5 +1,5 @@
 // Chapter 6: one quadratic head under the reader's hand, and the layer that nine of them make.
-import { blank, choice, clamp, decode, element, format, frame, largestDifference, paint, panel, pointable, scientific, slider, softmax, svgElement } from "./common.mjs";
+import { blank, choice, clamp, convolve, decode, element, format, frame, largestDifference, nineHeads, paint, panel, pointable, scientific, slider, softmax, svgElement } from "./common.mjs";
 
 /** Attention over a size × size neighbourhood of the query: softmax of −α ‖δ − Δ‖², row by row. */
 export function neighbourhoodAttention(size, [row, column], alpha) {
@@ -29,35 +29,6 @@ export function leakage(alpha) {
 /** Radius, in pixels, inside which a Gaussian of sharpness α holds a share of its mass. */
 export const massRadius = (share, alpha) => Math.sqrt(-Math.log(1 - share) / alpha);
 
-/** Σ_h w_h L_row(h) X L_column(h)ᵀ for nine heads; `look(n, d)` is the n × n matrix of an axis for the shift d. */
-function nineHeads({ height, width, channels, data }, weights, look) {
-  const result = blank(height, width, channels);
-  const shifts = [-1, 0, 1];
-  const columns = shifts.map((d) => look(width, d));
-  shifts.forEach((d, i) => {
-    const rows = look(height, d);
-    // The three heads of a row share their row matrix, so add their column matrices first.
-    const across = columns[0].map((line, q) => line.map((_, k) => shifts.reduce((sum, _, j) => sum + weights[3 * i + j] * columns[j][q][k], 0)));
-    for (let r = 0; r < height; r++) {
-      const line = Array.from({ length: width }, (_, k) => rows[r].reduce((sum, a, s) => sum + a * data[s * width + k], 0));
-      for (let q = 0; q < width; q++) result.data[r * width + q] += across[q].reduce((sum, a, k) => sum + a * line[k], 0);
-    }
-  });
-  return result;
-}
-
-/** The layer of nine quadratic heads on a one-channel image. Attention over a rectangle is rows times columns. */
-export function attentionLayer(image, weights, alpha) {
-  const pixels = (n) => Array.from({ length: n }, (_, k) => k);
-  return nineHeads(image, weights, (n, d) => pixels(n).map((q) => softmax(pixels(n).map((k) => -alpha * (k - q - d) ** 2))));
-}
-
-/** The convolution with the same nine weights; outside stands the nearest pixel. */
-export function convolution(image, weights) {
-  const pixels = (n) => Array.from({ length: n }, (_, k) => k);
-  return nineHeads(image, weights, (n, d) => pixels(n).map((q) => pixels(n).map((k) => Number(k === clamp(q + d, 0, n - 1)))));
-}
-
 /** |error| ≤ ε(α) · (max X − min X) · Σ |w|. */
 export function errorBound({ data }, weights, alpha) {
   const swing = data.reduce((a, b) => Math.max(a, b), -Infinity) - data.reduce((a, b) => Math.min(a, b), Infinity);
@@ -73,7 +44,7 @@ export default {
     const alphaOf = (x) => 2 ** x; // the slider walks through the powers of two
     let center = [...first];
     let weights = kernels[start];
-    let target = convolution(image, weights);
+    let target = convolve(image, weights);
 
     const map = panel("Where the head looks", size, size);
     map.marks.style.overflow = "hidden"; // wide circles end with the map
@@ -91,7 +62,7 @@ export default {
     );
     const kernel = choice({ label: "Kernel of the nine heads", options: kernels, value: start }, (next) => {
       weights = next;
-      target = convolution(image, weights);
+      target = convolve(image, weights);
       update();
     });
     const move = (row, column) => {
@@ -131,7 +102,7 @@ export default {
       line("circle", { cx: x, cy: y, r: massRadius(0.9, alpha), "stroke-dasharray": "6 5" });
       line("path", { d: `M${x - 0.22} ${y}h0.44M${x} ${y - 0.22}v0.44` });
 
-      const result = attentionLayer(image, weights, alpha);
+      const result = nineHeads(image, weights, alpha);
       const difference = blank(height, width, 1);
       result.data.forEach((value, p) => (difference.data[p] = value - target.data[p]));
       const largest = largestDifference(result.data, target.data);

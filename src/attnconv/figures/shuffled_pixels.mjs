@@ -1,10 +1,5 @@
 // Chapter 2: four heads of content-only attention, and what happens to them when the pixels are shuffled.
-import { blank, choice, clamp, decode, element, format, frame, paint, panel, player, pointable, reducedMotion, scientific, slider, softmax } from "./common.mjs";
-
-/** X W for tokens X, one a row, and a matrix W, both as lists of rows. */
-export function multiply(rows, matrix) {
-  return rows.map((row) => matrix[0].map((_, c) => row.reduce((sum, x, i) => sum + x * matrix[i][c], 0)));
-}
+import { choice, clamp, convolve, decode, element, format, frame, multiply, paint, panel, player, pointable, reducedMotion, scientific, slider, softmax } from "./common.mjs";
 
 /** Row q of the scores of one head: factor · X_q W_qry W_keyᵀ X_kᵀ for all k; `queries` is X W_qry, `keys` is X W_key. */
 export function scoresOf(query, keys, factor) {
@@ -37,18 +32,7 @@ export function attentionLayer(tokens, weights, factor) {
 }
 
 /** The mean over 3 × 3 pixels, a convolution; outside the image stands the nearest pixel. */
-export function blur({ height, width, channels, data }) {
-  const result = blank(height, width, channels);
-  for (let i = 0; i < height; i++) {
-    for (let j = 0; j < width; j++) {
-      for (let t = 0; t < 9; t++) {
-        const [r, c] = [clamp(i + Math.floor(t / 3) - 1, 0, height - 1), clamp(j + (t % 3) - 1, 0, width - 1)];
-        for (let n = 0; n < channels; n++) result.data[(i * width + j) * channels + n] += data[(r * width + c) * channels + n] / 9;
-      }
-    }
-  }
-  return result;
-}
+export const blur = (image) => convolve(image, Array(9).fill(1 / 9));
 
 /** The rows in a new order: row p of the result is row order[p]. This is Π times a matrix. */
 export const reorder = (rows, order) => order.map((p) => rows[p]);

@@ -1,41 +1,9 @@
 // Chapter 1: a convolution as a sum of shifted copies, one tap after the other.
-import { button, choice, clamp, decode, blank, element, format, frame, paint, panel, player, pointable, slider } from "./common.mjs";
-
-/** shift_δ(X)_q = X_{q+δ}, zero outside. */
-export function shiftImage({ height, width, channels, data }, [rows, columns]) {
-  const result = blank(height, width, channels);
-  for (let i = 0; i < height; i++) {
-    for (let j = 0; j < width; j++) {
-      const [r, c] = [i + rows, j + columns];
-      if (r < 0 || r >= height || c < 0 || c >= width) continue;
-      for (let n = 0; n < channels; n++) result.data[(i * width + j) * channels + n] = data[(r * width + c) * channels + n];
-    }
-  }
-  return result;
-}
+import { choice, clamp, convolve, crop, decode, element, format, frame, paint, panel, player, pointable, slider } from "./common.mjs";
 
 /** The sum of the first `count` terms w_δ shift_δ(X). */
-export function partialSum(image, shifts, weights, count) {
-  const result = blank(image.height, image.width, image.channels);
-  for (let t = 0; t < count; t++) {
-    if (weights[t] === 0) continue;
-    shiftImage(image, shifts[t]).data.forEach((x, p) => (result.data[p] += weights[t] * x));
-  }
-  return result;
-}
-
-/** A square part of an image, black where it leaves it. */
-function crop({ height, width, channels, data }, top, left, size) {
-  const result = blank(size, size, channels);
-  for (let i = 0; i < size; i++) {
-    for (let j = 0; j < size; j++) {
-      const [r, c] = [top + i, left + j];
-      if (r < 0 || r >= height || c < 0 || c >= width) continue;
-      for (let n = 0; n < channels; n++) result.data[(i * size + j) * channels + n] = data[(r * width + c) * channels + n];
-    }
-  }
-  return result;
-}
+export const partialSum = (image, shifts, weights, count) =>
+  convolve(image, weights.map((w, t) => (t < count ? w : 0)), { shifts, padding: "zeros" });
 
 export default {
   render({ model, el }) {

@@ -1,24 +1,11 @@
 // Chapter 3: move a picture; a layer with absolute positions notices, a layer with relative ones does not.
-import { blank, choice, decode, element, format, frame, paint, panel, player, pointable, scientific, slider, softmax } from "./common.mjs";
+import { blank, choice, decode, element, format, frame, gather, multiply, paint, panel, player, pointable, scientific, slider, softmax } from "./common.mjs";
 
 const modulo = (x, n) => ((x % n) + n) % n;
 
 /** The picture moved by (rows, columns) on a torus: what stood at p stands at p + (rows, columns). */
-export function move({ height, width, channels, data }, [rows, columns]) {
-  const result = blank(height, width, channels);
-  for (let i = 0; i < height; i++) {
-    for (let j = 0; j < width; j++) {
-      const from = modulo(i - rows, height) * width + modulo(j - columns, width);
-      for (let n = 0; n < channels; n++) result.data[(i * width + j) * channels + n] = data[from * channels + n];
-    }
-  }
-  return result;
-}
-
-/** A B, for lists of rows. */
-export function product(a, b) {
-  return a.map((row) => b[0].map((_, j) => row.reduce((sum, x, i) => sum + x * b[i][j], 0)));
-}
+export const move = (image, [rows, columns]) =>
+  gather(image, image.height, image.width, (i, j) => [modulo(i - rows, image.height), modulo(j - columns, image.width)]);
 
 /** A Bᵀ, for lists of rows. */
 export function productTransposed(a, b) {
@@ -32,7 +19,7 @@ export function productTransposed(a, b) {
 /** The pixels as tokens: colours, centred and lifted to more channels. */
 export function tokens({ height, width, channels, data }, lift) {
   const colors = Array.from({ length: height * width }, (_, p) => Array.from({ length: channels }, (_, c) => data[p * channels + c] - 0.5));
-  return product(colors, lift);
+  return multiply(colors, lift);
 }
 
 const add = (a, b) => a.map((row, p) => row.map((x, d) => x + b[p][d]));
@@ -40,14 +27,14 @@ const add = (a, b) => a.map((row, p) => row.map((x, d) => x + b[p][d]));
 /** (X + P) W_qry W_keyᵀ (X + P)ᵀ */
 export function absoluteScores(x, positions, wQry, wKey) {
   const placed = add(x, positions);
-  return productTransposed(product(placed, wQry), product(placed, wKey));
+  return productTransposed(multiply(placed, wQry), multiply(placed, wKey));
 }
 
 /** The four terms of Transformer-XL on a torus; row (δ₁ mod H)·W + (δ₂ mod W) of `encodings` is r_δ. */
 export function relativeScores(x, { encodings, wKeyPosition, u, v }, wQry, wKey, [height, width]) {
-  const queries = product(x, wQry);
-  const contents = productTransposed(queries.map((row) => row.map((y, d) => y + u[d])), product(x, wKey));
-  const places = productTransposed(queries.map((row) => row.map((y, d) => y + v[d])), product(encodings, wKeyPosition));
+  const queries = multiply(x, wQry);
+  const contents = productTransposed(queries.map((row) => row.map((y, d) => y + u[d])), multiply(x, wKey));
+  const places = productTransposed(queries.map((row) => row.map((y, d) => y + v[d])), multiply(encodings, wKeyPosition));
   return contents.map((row, q) => row.map((score, k) => {
     const rows = modulo(Math.floor(k / width) - Math.floor(q / width), height);
     const columns = modulo((k % width) - (q % width), width);
