@@ -263,3 +263,51 @@ def test_sharp_head_computes_leakage_layer_and_bound(javascript, alpha):
     for share, radius in ((0.5, np.log(2)), (0.9, np.log(10))):
         ours = javascript("sharp_head", "f.massRadius(...a)", [share, alpha])
         np.testing.assert_allclose(ours, np.sqrt(radius / alpha), rtol=1e-12)
+
+
+# ---- chapter 7 ----------------------------------------------------------------------------------------------
+
+PADDING_OF = {"bare": "replicate", "ring": "zeros", "circular": "circular"}
+
+
+@pytest.mark.parametrize("alpha", [0.25, 1.0, 5.0, 50.0, None])
+@pytest.mark.parametrize("border", [*PADDING_OF, "sink"])
+def test_fine_print_computes_the_layer(javascript, border, alpha):
+    rng = np.random.default_rng(7)
+    image, kernel, shifts = rng.random((6, 7, 3)), rng.normal(size=(3, 3, 3, 3)), kernel_shifts(3)
+    matrices = kernel.reshape(9, 3, 3)
+    used = np.array([h not in (2, 8) for h in range(9)])
+    layer = theory.conv_to_mhsa(kernel, padding=PADDING_OF.get(border, "replicate"), alpha=alpha)
+    if border == "sink":
+        apart = ((relative_shifts(6, 7)[None] - shifts[:, None, None]) ** 2).sum(axis=-1)
+        scores = np.where(apart == 0, 0.0, -np.inf) if alpha is None else -alpha * apart
+        scores = np.concatenate([scores, np.zeros((9, 42, 1))], axis=2)
+        keys, factor = np.concatenate([image.reshape(-1, 3), np.zeros((1, 3))]), 2.0
+    else:
+        scores, keys, factor = layer.scores(6, 7), layer.keys(image), 1.0
+    heads = [
+        reference.self_attention(a, keys, factor * m) for a, m in zip(scores[used], matrices[used], strict=True)
+    ]
+    flat = matrices.reshape(9, 9).tolist()
+    argument = [as_image(image), shifts.tolist(), flat, alpha, border, used.tolist()]
+    expression = "(a[3] ??= Infinity, Array.from(f.attentionLayer(...a).data))"
+    ours = javascript("fine_print", expression, argument)
+    np.testing.assert_allclose(ours, sum(heads).ravel(), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "replicate", "circular"])
+def test_fine_print_computes_the_convolution(javascript, padding):
+    rng = np.random.default_rng(8)
+    image, kernel = rng.random((6, 7, 3)), rng.normal(size=(3, 3, 3, 3))
+    argument = [as_image(image), kernel_shifts(3).tolist(), kernel.reshape(9, 9).tolist(), padding]
+    ours = javascript("fine_print", "Array.from(f.matrixConvolution(...a).data)", argument)
+    expected = reference.convolution(image, kernel, padding=padding)
+    np.testing.assert_allclose(ours, expected.ravel(), rtol=0, atol=1e-12)
+
+
+def test_fine_print_compares_border_and_inside(javascript):
+    a = np.zeros((6, 7, 3))
+    b = a.copy()
+    b[0, 0, 1], b[1, 1, 2] = 0.5, -0.25
+    ours = javascript("fine_print", "f.compare(...a)", [as_image(a), as_image(b)])
+    assert (ours["border"], ours["inside"]) == (0.5, 0.25)

@@ -27,7 +27,9 @@ NETWORKS = {
     ),
     "regnet": (
         transformers.RegNetForImageClassification,
-        transformers.RegNetConfig(embedding_size=16, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 2, 1], groups_width=8),
+        transformers.RegNetConfig(
+            embedding_size=16, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 2, 1], groups_width=8
+        ),
     ),
 }
 

@@ -185,11 +185,16 @@ export function gather({ channels, data, width }, height, columns, source) {
   return result;
 }
 
-/** Part of an image, or an image moved; outside stands zero or, with `replicate`, the nearest pixel. */
+export const modulo = (x, n) => ((x % n) + n) % n;
+
+/** Part of an image, or an image moved; outside stands zero, with `replicate` the nearest pixel, with `circular` the image again. */
 function view(image, top, left, height, width, padding) {
+  const inside = (x, n) => x >= 0 && x < n;
+  const place = padding === "circular" ? modulo : (x, n) => clamp(x, 0, n - 1);
   return gather(image, height, width, (i, j) => {
-    const [r, c] = [clamp(top + i, 0, image.height - 1), clamp(left + j, 0, image.width - 1)];
-    return padding === "replicate" || (r === top + i && c === left + j) ? [r, c] : null;
+    const [r, c] = [top + i, left + j];
+    if (padding === "zeros" && !(inside(r, image.height) && inside(c, image.width))) return null;
+    return [place(r, image.height), place(c, image.width)];
   });
 }
 

@@ -1,5 +1,5 @@
 // Chapter 7: a convolution as self-attention, with every condition of the theorem in the reader's hand.
-import { blank, choice, clamp, decode, element, format, paint, panel, scientific, slider } from "./common.mjs";
+import { blank, choice, decode, element, format, modulo, paint, panel, scientific, shiftImage, slider } from "./common.mjs";
 
 /**
  * Attention of a quadratic head along one axis of n pixels, before it is divided by the sum: `weights[q][k]` is
@@ -10,7 +10,7 @@ import { blank, choice, clamp, decode, element, format, paint, panel, scientific
 export function axisWeights(n, center, alpha, border, margin = Math.abs(center)) {
   const half = Math.floor(n / 2);
   const distance = (q, k) => {
-    const shift = border === "circular" ? ((((k - q + half) % n) + n) % n) - half : k - q;
+    const shift = border === "circular" ? modulo(k - q + half, n) - half : k - q;
     return (shift - center) ** 2;
   };
   const around = border === "ring" ? margin : 0;
@@ -78,22 +78,10 @@ export function attentionLayer(image, shifts, matrices, alpha, border, used = sh
   return result;
 }
 
-/** The convolution: Σ_δ shift_δ(X) W_δ, with padding `zeros`, `replicate` or `circular`. */
-export function convolve(image, shifts, matrices, padding) {
-  const { height, width, channels, data } = image;
-  const result = blank(height, width, matrices[0].length / channels);
-  const place = { zeros: (x) => x, replicate: (x, n) => clamp(x, 0, n - 1), circular: (x, n) => (x + n) % n }[padding];
-  shifts.forEach(([down, right], h) => {
-    const shifted = blank(height, width, channels);
-    for (let i = 0; i < height; i++) {
-      for (let j = 0; j < width; j++) {
-        const [r, c] = [place(i + down, height), place(j + right, width)];
-        if (r < 0 || r >= height || c < 0 || c >= width) continue;
-        for (let n = 0; n < channels; n++) shifted.data[(i * width + j) * channels + n] = data[(r * width + c) * channels + n];
-      }
-    }
-    addProduct(result, shifted, matrices[h]);
-  });
+/** The convolution Σ_δ shift_δ(X) W_δ, with a matrix a tap. */
+export function matrixConvolution(image, shifts, matrices, padding) {
+  const result = blank(image.height, image.width, matrices[0].length / image.channels);
+  shifts.forEach((shift, h) => addProduct(result, shiftImage(image, shift, padding), matrices[h]));
   return result;
 }
 
@@ -184,7 +172,7 @@ export default {
       const matrices = narrowMatrices(pieces, setting.width);
       const whole = narrowMatrices(pieces, most);
       const result = attentionLayer(image, shifts, matrices, alpha, setting.border, setting.used);
-      const wanted = convolve(image, shifts, whole, setting.padding);
+      const wanted = matrixConvolution(image, shifts, whole, setting.padding);
       const { map, border: outer, inside } = compare(result, wanted);
 
       heads.forEach((node, h) => {

@@ -1,11 +1,8 @@
 // Chapter 3: move a picture; a layer with absolute positions notices, a layer with relative ones does not.
-import { blank, choice, decode, element, format, frame, gather, multiply, paint, panel, player, pointable, scientific, slider, softmax } from "./common.mjs";
-
-const modulo = (x, n) => ((x % n) + n) % n;
+import { blank, choice, decode, element, format, frame, modulo, multiply, paint, panel, player, pointable, scientific, shiftImage, slider, softmax } from "./common.mjs";
 
 /** The picture moved by (rows, columns) on a torus: what stood at p stands at p + (rows, columns). */
-export const move = (image, [rows, columns]) =>
-  gather(image, image.height, image.width, (i, j) => [modulo(i - rows, image.height), modulo(j - columns, image.width)]);
+export const move = (image, [rows, columns]) => shiftImage(image, [-rows, -columns], "circular");
 
 /** A Bᵀ, for lists of rows. */
 export function productTransposed(a, b) {
