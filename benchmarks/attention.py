@@ -2,8 +2,8 @@
 
     python benchmarks/attention.py [--repeats 7] [--largest 512] [--output results/attention]
 
-All methods compute one layer of nine quadratic heads on the 3 × 3 shifts (α = 2, float32, batch 1), in one process,
-interleaved, and the median of the repeats counts. `conv2d`, a 3 × 3 convolution with as many channels, is the floor.
+All methods compute one layer of nine quadratic heads on the 3 × 3 shifts (α = 2, float32, batch 1), in one
+process, interleaved, and the median of the repeats counts. `conv2d`, a 3 × 3 convolution with as many channels, is the floor.
 
     separable          ours: rows times columns, no N × N map
     hard               ours, heads that look at one pixel (a converted convolution)
@@ -83,7 +83,7 @@ def build(method: str, size: int, channels: int) -> Callable | None:
         return None  # every key is visited: minutes
     attend = torch.compile(flex_attention)
 
-    def score(_, b, head, q, k):  # noqa: ARG001
+    def score(_, b, head, q, k):
         row = k // size - q // size - (head // 3 - 1)
         column = k % size - q % size - (head % 3 - 1)
         return -ALPHA * (row * row + column * column).float()
@@ -147,7 +147,7 @@ def measure(sizes: list[int], repeats: int) -> list[dict]:
                     if function is not None:
                         methods[method] = function
                 times = {method: [] for method in methods}
-                for method, function in methods.items():
+                for function in methods.values():
                     run(function, x, backward)  # the first run compiles and fills caches
                 for _ in range(repeats):
                     for method, function in methods.items():

@@ -311,3 +311,45 @@ def test_fine_print_compares_border_and_inside(javascript):
     b[0, 0, 1], b[1, 1, 2] = 0.5, -0.25
     ours = javascript("fine_print", "f.compare(...a)", [as_image(a), as_image(b)])
     assert (ours["border"], ours["inside"]) == (0.5, 0.25)
+
+
+# ---- chapter 8 ----------------------------------------------------------------------------------------------
+
+
+def points_of_every_kind():
+    rng = np.random.default_rng(9)
+    yield np.zeros((9, 2))
+    for n in range(40):
+        points = rng.normal(size=(9, 2))
+        yield [
+            points,
+            rng.integers(-2, 3, size=(9, 2)).astype(float),
+            points + [1.5, 0],
+            np.outer(rng.normal(size=9), rng.normal(size=2)),
+            np.abs(points) * (rng.random((9, 1)) < 0.5),
+            points * [1, 0],
+        ][n % 6]
+
+
+def test_fewest_heads_counts_as_theory_does(javascript):
+    seen = set()
+    for points in points_of_every_kind():
+        kernel = points.reshape(3, 3, 1, 2)
+        ours = javascript("fewest_heads", "f.fewestHeads(a)", points.tolist())
+        needed, rank = theory.heads_needed(kernel), theory.kernel_rank(kernel)
+        assert (len(ours["heads"]), ours["rank"]) == (needed, rank)
+        seen.add((rank, needed))
+        patterns = np.array([head["pattern"] for head in ours["heads"]]).reshape(-1, 9)
+        matrices = np.array([head["matrix"] for head in ours["heads"]]).reshape(-1, 2)
+        assert (patterns >= 0).all()
+        np.testing.assert_allclose(patterns.sum(axis=1), 1, rtol=1e-12)
+        np.testing.assert_allclose(patterns.T @ matrices, points, rtol=0, atol=1e-12)
+    assert seen == {(0, 0), (1, 1), (1, 2), (2, 2), (2, 3)}
+
+
+def test_fewest_heads_sums_windows(javascript):
+    rng = np.random.default_rng(10)
+    image, weights = rng.random((7, 5, 1)), rng.normal(size=9)
+    ours = javascript("fewest_heads", "Array.from(f.windowSum(...a).data)", [as_image(image), weights.tolist()])
+    expected = reference.convolution(image, weights.reshape(3, 3, 1, 1))
+    np.testing.assert_allclose(ours, expected.ravel(), rtol=0, atol=1e-12)

@@ -82,7 +82,7 @@ def test_figures_obey_the_keyboard(visit, name):
     """Tab reaches every control of every figure, and each one changes what is seen."""
     page = visit(name).page
     for figure in page.locator(".attnconv-figure").all():
-        controls = figure.locator("input, select, button, [tabindex='0']")
+        controls = figure.locator("input:visible, select:visible, button:visible, [tabindex='0']:visible")
         reached = 0
         figure.evaluate("f => { f.tabIndex = -1; f.focus(); }")
         for _ in range(controls.count()):
@@ -104,7 +104,7 @@ def test_figures_obey_the_keyboard(visit, name):
                 changed = changed or figure.evaluate(SEEN) != before
             assert changed, page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
         assert reached == controls.count()
-        buttons = figure.locator("button").all()
+        buttons = figure.locator("button:visible").all()
         seen = [figure.evaluate(SEEN)]
         for button in buttons:
             button.focus()
@@ -118,7 +118,7 @@ def test_figures_obey_the_keyboard(visit, name):
 def test_figures_obey_a_finger(visit, name):
     page = visit(name, width=PHONE, touch=True).page
     for figure in page.locator(".attnconv-figure").all():
-        for control in figure.locator("input[type=range], [role=application]").all():
+        for control in figure.locator("input[type=range]:visible, [role=application]:visible").all():
             control.scroll_into_view_if_needed()
             box = control.bounding_box()
             # Two controls of the same quantity must not be moved to the same place.

@@ -8,6 +8,7 @@ the picture that stands in where scripts do not run, and one line below.
 """
 
 from attnconv.figures.core import Figure, module_source
+from attnconv.figures.fewest_heads import fewest_heads
 from attnconv.figures.fine_print import fine_print
 from attnconv.figures.heads_on_off import heads_on_off
 from attnconv.figures.merged_heads import merged_heads
@@ -19,6 +20,7 @@ from attnconv.figures.translated_picture import translated_picture
 
 __all__ = [
     "Figure",
+    "fewest_heads",
     "fine_print",
     "heads_on_off",
     "merged_heads",
