@@ -3,7 +3,8 @@
     python benchmarks/attention.py [--repeats 7] [--largest 512] [--output results/attention]
 
 All methods compute one layer of nine quadratic heads on the 3 × 3 shifts (α = 2, float32, batch 1), in one
-process, interleaved, and the median of the repeats counts. `conv2d`, a 3 × 3 convolution with as many channels, is the floor.
+process, interleaved, and the median of the repeats counts. `conv2d`, a 3 × 3 convolution with as many channels,
+is the floor.
 
     separable          ours: rows times columns, no N × N map
     hard               ours, heads that look at one pixel (a converted convolution)

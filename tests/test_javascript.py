@@ -324,11 +324,12 @@ def points_of_every_kind():
         yield [
             points,
             rng.integers(-2, 3, size=(9, 2)).astype(float),
-            points + [1.5, 0],
+            points + np.array([1.5, 0]),
             np.outer(rng.normal(size=9), rng.normal(size=2)),
             np.abs(points) * (rng.random((9, 1)) < 0.5),
-            points * [1, 0],
-        ][n % 6]
+            points * np.array([1, 0]),
+            np.abs(points) * np.array([1, 0]),
+        ][n % 7]
 
 
 def test_fewest_heads_counts_as_theory_does(javascript):
