@@ -354,3 +354,46 @@ def test_fewest_heads_sums_windows(javascript):
     ours = javascript("fewest_heads", "Array.from(f.windowSum(...a).data)", [as_image(image), weights.tolist()])
     expected = reference.convolution(image, weights.reshape(3, 3, 1, 1))
     np.testing.assert_allclose(ours, expected.ravel(), rtol=0, atol=1e-12)
+
+
+# ---- chapter 10 ---------------------------------------------------------------------------------------------
+
+QUERIES = [(0, 0), (3, 2), (6, 6)]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("shape", [(0.0625, 1, 0), (0.5, 2, 45), (2, 4, 130)])
+def test_rows_times_columns_draws_a_turned_gaussian(javascript, query, shape):
+    alpha, elongation, angle = shape
+    center = (-2, 3)
+    y, x = (pixel_grid(7, 7) - query - center).T
+    turn = np.deg2rad(angle)
+    along, across = np.cos(turn) * y + np.sin(turn) * x, np.cos(turn) * x - np.sin(turn) * y
+    expected = -alpha * (elongation * along**2 + across**2 / elongation)
+    options = {"kind": "gaussian", "center": center, "alpha": alpha, "elongation": elongation, "angle": angle}
+    ours = javascript("rows_times_columns", "Array.from(f.scores(...a))", [7, query, options])
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_rows_times_columns_reads_tables_and_marginals(javascript, query):
+    rng = np.random.default_rng(11)
+    rows, columns, table = rng.normal(size=13), rng.normal(size=13), rng.normal(size=(13, 13))
+    i, j = (pixel_grid(7, 7) - query + 6).T
+    options = {
+        "sum": ({"rows": rows.tolist(), "columns": columns.tolist()}, rows[i] + columns[j]),
+        "table": ({"table": table.ravel().tolist()}, table[i, j]),
+    }
+    for kind, (extra, expected) in options.items():
+        ours = javascript("rows_times_columns", "Array.from(f.scores(...a))", [7, query, {"kind": kind, **extra}])
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-12)
+    attention = reference.softmax(table[i, j]).reshape(7, 7)
+    ours = javascript("rows_times_columns", "f.marginals(...a)", [7, attention.ravel().tolist()])
+    np.testing.assert_allclose(list(ours["rows"]), attention.sum(axis=1), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(list(ours["columns"]), attention.sum(axis=0), rtol=0, atol=1e-12)
+
+
+def test_rows_times_columns_counts(javascript):
+    counts = javascript("rows_times_columns", "f.counts(a)", 16)
+    assert counts == {"dense": 16**4, "separable": 2 * 16**3, "map": 16**4, "maps": 2 * 16**2}
+    assert [javascript("rows_times_columns", "f.bytes(a)", n) for n in (4, 262144)] == ["4 B", "260 kB"]

@@ -94,7 +94,7 @@ def test_figures_obey_the_keyboard(visit, name):
                 continue
             before = figure.evaluate(SEEN)
             keys = {
-                "checkbox": ["Space"],
+                "checkbox": ["Space", "Space"],  # on and off again
                 "select-one": ["ArrowDown", "ArrowUp"],
                 "application": ["ArrowDown", "ArrowUp"],
             }
