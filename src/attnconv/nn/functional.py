@@ -11,6 +11,7 @@ N² entries. `attention_dense` is the formula, `attention_separable` the fast pa
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -67,7 +68,7 @@ def axis_attention(
     """Softmax along one axis, for the keys that are pixels, in `dtype`.
 
     Probabilities below the rounding of `dtype` become exact zeros: they change no result, but subnormal numbers
-    would slow products down, and zeros let a narrow head be cut to its window.
+    slow products down on many processors, and zeros let a narrow head be cut to its window.
     """
     probabilities = torch.softmax(scores, dim=-1)[..., pixels]  # keys beyond the image only take their share
     return torch.where(probabilities < torch.finfo(dtype).eps, 0, probabilities).to(dtype)
@@ -97,8 +98,8 @@ def attention_separable(
 ) -> Float[Tensor, "batch out_channels query_rows query_columns"]:
     """Fast path `Σ_h R^(h) X W^(h) C^(h)ᵀ`, equal to `attention_dense` with P = R ⊗ C to rounding.
 
-    No tensor with N² entries is formed, forward or backward. On a CPU the image is cut into tiles, and the heads
-    into the window in which any of them attends, so that the cost grows with the number of pixels.
+    No tensor with N² entries is formed, forward or backward. On a CPU the image is cut into tiles, and each head
+    into the window in which its attention is not zero, so that the cost grows with the number of pixels.
     """
     result = _Separable.apply(x.permute(0, 2, 3, 1), rows, columns, weight)
     return result.permute(0, 3, 1, 2)
@@ -178,10 +179,10 @@ class _Separable(torch.autograd.Function):
         result = x.new_empty(len(x), rows.shape[1], columns.shape[1], groups * out_channels)
         for image, out in zip(x, result, strict=True):
             for tile in _tiles(rows, columns):
-                part = image[tile.key_rows, tile.key_columns].contiguous()
                 total = None
-                for row, column, matrix in zip(rows, columns, weight, strict=True):
-                    mixed, _ = _mix(part, row, column, tile)
+                for head, matrix in enumerate(weight):
+                    row, column, part = tile.of(head, rows, columns, image)
+                    mixed = (row @ (column @ part).flatten(1)).view(-1, x.shape[-1])
                     if total is None:
                         total = _project(mixed, matrix)
                     elif groups == 1:
@@ -201,27 +202,26 @@ class _Separable(torch.autograd.Function):
         d_x, d_rows, d_columns, d_weight = (torch.zeros_like(one) for one in (x, rows, columns, weight))
         for image, d_image, out_grad in zip(x, d_x, grad, strict=True):
             for tile in _tiles(rows, columns):
-                part = image[tile.key_rows, tile.key_columns].contiguous()
                 out = out_grad[tile.rows, tile.columns].flatten(0, 1)
                 for head, matrix in enumerate(weight):
-                    row = rows[head, tile.rows, tile.key_rows]
-                    column = columns[head, tile.columns, tile.key_columns]
+                    row, column, part = tile.of(head, rows, columns, image)
                     if wants_weight or wants_rows:
-                        mixed, by_columns = _mix(part, rows[head], columns[head], tile)
+                        by_columns = (column @ part).flatten(1)
                     if wants_weight:
+                        mixed = (row @ by_columns).view(-1, channels)
                         d_weight[head] += _project_gradient(mixed, out, matrix)
                     if not (wants_x or wants_rows or wants_columns):
                         continue
                     back = _project(out, matrix.transpose(1, 2)).reshape(len(row), -1)
+                    d_row, d_column, d_part = tile.of(head, d_rows, d_columns, d_image)
                     if wants_rows:
-                        d_rows[head, tile.rows, tile.key_rows].addmm_(back, by_columns.flatten(1).T)
+                        d_row.addmm_(back, by_columns.T)
                     if wants_x or wants_columns:
                         by_rows = (row.T @ back).view(row.shape[1], len(column), channels)
                     if wants_columns:
-                        gradient = torch.einsum("kpc,klc->pl", by_rows, part)
-                        d_columns[head, tile.columns, tile.key_columns] += gradient
+                        d_column += torch.einsum("kpc,klc->pl", by_rows, part)
                     if wants_x:
-                        d_image[tile.key_rows, tile.key_columns] += column.T @ by_rows
+                        d_part += column.T @ by_rows
         return d_x, d_rows, d_columns, d_weight
 
 
@@ -232,32 +232,37 @@ def _project_gradient(pixels: Tensor, grad: Tensor, matrix: Tensor) -> Tensor:
     return torch.einsum("pgi,pgo->gio", *grouped)
 
 
-class _Tile:
-    """A block of queries, and the block of keys outside which no head attends."""
+class _Tile(NamedTuple):
+    """A block of queries, and for each head the block of keys outside which it does not attend."""
 
-    def __init__(self, rows: slice, columns: slice, key_rows: slice, key_columns: slice):
-        self.rows, self.columns, self.key_rows, self.key_columns = rows, columns, key_rows, key_columns
+    rows: slice
+    columns: slice
+    key_rows: list[slice]
+    key_columns: list[slice]
 
-
-def _mix(part: Tensor, row: Tensor, column: Tensor, tile: _Tile) -> tuple[Tensor, Tensor]:
-    """Attend within a tile along the columns, then along the rows; give the result of both and of the first."""
-    by_columns = column[tile.columns, tile.key_columns] @ part
-    mixed = row[tile.rows, tile.key_rows] @ by_columns.flatten(1)
-    return mixed.view(-1, part.shape[-1]), by_columns
+    def of(self, head: int, rows: Tensor, columns: Tensor, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the parts of the attention along rows and columns and of the image that a head uses, as views."""
+        key_rows, key_columns = self.key_rows[head], self.key_columns[head]
+        return (
+            rows[head, self.rows, key_rows],
+            columns[head, self.columns, key_columns],
+            image[key_rows, key_columns],
+        )
 
 
 def _tiles(rows: Tensor, columns: Tensor) -> list[_Tile]:
     return [_Tile(r, c, kr, kc) for r, kr in _windows(rows) for c, kc in _windows(columns)]
 
 
-def _windows(attention: Tensor) -> list[tuple[slice, slice]]:
-    """Cut the queries of an axis into tiles; with each goes the range of keys that some head attends to."""
-    queries, keys = attention.shape[1:]
+def _windows(attention: Tensor) -> list[tuple[slice, list[slice]]]:
+    """Cut the queries of an axis into tiles; with each goes, for every head, the range of keys it attends to."""
+    heads, queries, keys = attention.shape
     if attention.is_cuda or keys <= TILE:
-        return [(slice(0, queries), slice(0, keys))]
+        return [(slice(0, queries), [slice(0, keys)] * heads)]
     result = []
     for start in range(0, queries, TILE):
         tile = slice(start, min(start + TILE, queries))
-        attended = (attention[:, tile] != 0).flatten(0, 1).any(dim=0).nonzero().flatten().tolist() or [0]
-        result.append((tile, slice(attended[0], attended[-1] + 1)))
+        attended = (attention[:, tile] != 0).any(dim=1).int()
+        first, last = attended.argmax(dim=1).tolist(), (keys - attended.flip(1).argmax(dim=1)).tolist()
+        result.append((tile, [slice(*window) for window in zip(first, last, strict=True)]))
     return result
