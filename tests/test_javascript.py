@@ -4,8 +4,10 @@ import base64
 
 import numpy as np
 import pytest
+import torch
 
 from attnconv import figures, reference, theory
+from attnconv.nn import conv_to_attention
 from attnconv.shifts import kernel_shifts, pixel_grid, relative_shifts, shift_image
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -397,3 +399,46 @@ def test_rows_times_columns_counts(javascript):
     counts = javascript("rows_times_columns", "f.counts(a)", 16)
     assert counts == {"dense": 16**4, "separable": 2 * 16**3, "map": 16**4, "maps": 2 * 16**2}
     assert [javascript("rows_times_columns", "f.bytes(a)", n) for n in (4, 262144)] == ["4 B", "260 kB"]
+
+
+# ---- chapter 9 ----------------------------------------------------------------------------------------------
+
+NUMPY_MODES = {"zeros": "constant", "replicate": "edge", "reflect": "reflect", "circular": "wrap"}
+
+
+@pytest.mark.parametrize("mode", NUMPY_MODES)
+@pytest.mark.parametrize(
+    ("size", "stride", "dilation"), [(1, 1, 1), (2, 1, 3), (3, 2, 1), (3, 3, 2), (4, 1, 1), (5, 2, 1)]
+)
+def test_converted_kernel_attends_as_the_convolution_does(javascript, mode, size, stride, dilation):
+    rng = np.random.default_rng(size)
+    image, kernel = rng.random((7, 9, 1)), rng.normal(size=(size, size))
+    before = dilation * (size - 1) // 2
+    after = dilation * (size - 1) - before
+    padded = np.pad(image, ((before, after), (before, after), (0, 0)), NUMPY_MODES[mode])
+    options = {"rows": 6 // stride + 1, "columns": 8 // stride + 1, "stride": stride, "dilation": dilation}
+    ours = javascript(
+        "converted_kernel",
+        """(() => {
+            const [image, weights, K, mode, shape] = a, list = (image) => Array.from(image.data);
+            const padded = f.padImage(image, f.marginsOf(K, shape.dilation), mode);
+            return {
+                padded: list(padded),
+                hard: list(f.attend(padded, weights, K, { ...shape, alpha: Infinity })),
+                soft: list(f.attend(padded, weights, K, { ...shape, alpha: 2 })),
+                window: list(f.slideWindow(padded, weights, K, shape)),
+            };
+        })()""",
+        [as_image(image), kernel.ravel().tolist(), size, mode, options],
+    )
+    assert np.array_equal(ours["padded"], padded.ravel())
+    expected = reference.convolution(
+        image, kernel[:, :, None, None], padding=mode, stride=stride, dilation=dilation
+    )
+    np.testing.assert_allclose(ours["window"], expected.ravel(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(ours["hard"], expected.ravel(), rtol=0, atol=1e-12)
+    conv = torch.nn.Conv2d(1, 1, size, stride=stride, dilation=dilation, bias=False).double()
+    with torch.no_grad():
+        conv.weight.copy_(torch.from_numpy(kernel))
+        soft = conv_to_attention(conv, alpha=2.0)(torch.from_numpy(padded.transpose(2, 0, 1)))
+    np.testing.assert_allclose(ours["soft"], soft.numpy().ravel(), rtol=0, atol=1e-12)

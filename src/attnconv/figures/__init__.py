@@ -7,6 +7,7 @@ To add a figure: `name.mjs` with the module, `name.py` with a function that comp
 the picture that stands in where scripts do not run, and one line below.
 """
 
+from attnconv.figures.converted_kernel import converted_kernel
 from attnconv.figures.core import Figure, module_source
 from attnconv.figures.fewest_heads import fewest_heads
 from attnconv.figures.fine_print import fine_print
@@ -21,6 +22,7 @@ from attnconv.figures.translated_picture import translated_picture
 
 __all__ = [
     "Figure",
+    "converted_kernel",
     "fewest_heads",
     "fine_print",
     "heads_on_off",
