@@ -212,9 +212,9 @@ class Conversion(NamedTuple):
 
 
 _REASONS = {
-    nn.ConvTranspose2d: "a transposed convolution scatters: several queries share a key, with different weights",
-    nn.ConvTranspose1d: "a transposed convolution scatters: several queries share a key, with different weights",
-    nn.ConvTranspose3d: "a transposed convolution scatters: several queries share a key, with different weights",
+    nn.ConvTranspose2d: "a transposed convolution has queries of several kinds, each with taps of its own",
+    nn.ConvTranspose1d: "a transposed convolution has queries of several kinds, each with taps of its own",
+    nn.ConvTranspose3d: "a transposed convolution has queries of several kinds, each with taps of its own",
     nn.Conv1d: "only two dimensions are converted",
     nn.Conv3d: "only two dimensions are converted",
     nn.LazyConv2d: "its sizes are not known before the first image",

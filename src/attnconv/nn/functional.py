@@ -177,19 +177,19 @@ class _Separable(torch.autograd.Function):
         ctx.save_for_backward(x, rows, columns, weight)
         groups, out_channels = weight.shape[1], weight.shape[3]
         result = x.new_empty(len(x), rows.shape[1], columns.shape[1], groups * out_channels)
-        for image, out in zip(x, result, strict=True):
+        for images, out in zip(*(_chunks(one, x) for one in (x, result)), strict=True):
             for tile in _tiles(rows, columns):
                 total = None
                 for head, matrix in enumerate(weight):
-                    row, column, part = tile.of(head, rows, columns, image)
-                    mixed = (row @ (column @ part).flatten(1)).view(-1, x.shape[-1])
+                    row, column, part = tile.of(head, rows, columns, images)
+                    mixed = (row @ (column @ part).flatten(2)).view(-1, x.shape[-1])
                     if total is None:
                         total = _project(mixed, matrix)
                     elif groups == 1:
                         total.addmm_(mixed, matrix[0])
                     else:
                         total += _project(mixed, matrix)
-                block = out[tile.rows, tile.columns]
+                block = out[:, tile.rows, tile.columns]
                 block.copy_(total.view(block.shape))
         return result
 
@@ -200,26 +200,28 @@ class _Separable(torch.autograd.Function):
         grad = grad.contiguous()
         channels = x.shape[-1]
         d_x, d_rows, d_columns, d_weight = (torch.zeros_like(one) for one in (x, rows, columns, weight))
-        for image, d_image, out_grad in zip(x, d_x, grad, strict=True):
+        for images, d_images, out_grad in zip(*(_chunks(one, x) for one in (x, d_x, grad)), strict=True):
             for tile in _tiles(rows, columns):
-                out = out_grad[tile.rows, tile.columns].flatten(0, 1)
+                out = out_grad[:, tile.rows, tile.columns].flatten(0, 2)
                 for head, matrix in enumerate(weight):
-                    row, column, part = tile.of(head, rows, columns, image)
+                    row, column, part = tile.of(head, rows, columns, images)
                     if wants_weight or wants_rows:
-                        by_columns = (column @ part).flatten(1)
+                        by_columns = (column @ part).flatten(2)
                     if wants_weight:
                         mixed = (row @ by_columns).view(-1, channels)
                         d_weight[head] += _project_gradient(mixed, out, matrix)
                     if not (wants_x or wants_rows or wants_columns):
                         continue
-                    back = _project(out, matrix.transpose(1, 2)).reshape(len(row), -1)
-                    d_row, d_column, d_part = tile.of(head, d_rows, d_columns, d_image)
+                    back = _project(out, matrix.transpose(1, 2)).reshape(
+                        len(images), len(row), len(column) * channels
+                    )
+                    d_row, d_column, d_part = tile.of(head, d_rows, d_columns, d_images)
                     if wants_rows:
-                        d_row.addmm_(back, by_columns.T)
+                        d_row += torch.einsum("nqx,nkx->qk", back, by_columns)
                     if wants_x or wants_columns:
-                        by_rows = (row.T @ back).view(row.shape[1], len(column), channels)
+                        by_rows = (row.T @ back).view(len(images), row.shape[1], len(column), channels)
                     if wants_columns:
-                        d_column += torch.einsum("kpc,klc->pl", by_rows, part)
+                        d_column += torch.einsum("nkpc,nklc->pl", by_rows, part)
                     if wants_x:
                         d_part += column.T @ by_rows
         return d_x, d_rows, d_columns, d_weight
@@ -240,14 +242,20 @@ class _Tile(NamedTuple):
     key_rows: list[slice]
     key_columns: list[slice]
 
-    def of(self, head: int, rows: Tensor, columns: Tensor, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the parts of the attention along rows and columns and of the image that a head uses, as views."""
+    def of(self, head: int, rows: Tensor, columns: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the parts of the attention along rows and columns and of the images that a head uses, as views."""
         key_rows, key_columns = self.key_rows[head], self.key_columns[head]
         return (
             rows[head, self.rows, key_rows],
             columns[head, self.columns, key_columns],
-            image[key_rows, key_columns],
+            images[:, key_rows, key_columns],
         )
+
+
+def _chunks(images: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+    """Split a batch so that the temporaries of a tile stay in cache; small images go through together."""
+    pixels = min(like.shape[1], TILE) * min(like.shape[2], TILE)
+    return images.split(max(1, TILE**2 * 128 // (pixels * like.shape[3])))
 
 
 def _tiles(rows: Tensor, columns: Tensor) -> list[_Tile]:
