@@ -217,11 +217,11 @@ class _Separable(torch.autograd.Function):
                     )
                     d_row, d_column, d_part = tile.of(head, d_rows, d_columns, d_images)
                     if wants_rows:
-                        d_row += torch.einsum("nqx,nkx->qk", back, by_columns)
+                        d_row += (back @ by_columns.mT).sum(dim=0)
                     if wants_x or wants_columns:
                         by_rows = (row.T @ back).view(len(images), row.shape[1], len(column), channels)
                     if wants_columns:
-                        d_column += torch.einsum("nkpc,nklc->pl", by_rows, part)
+                        d_column += (by_rows @ part.mT).sum(dim=(0, 1))
                     if wants_x:
                         d_part += column.T @ by_rows
         return d_x, d_rows, d_columns, d_weight
