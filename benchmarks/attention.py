@@ -1,6 +1,6 @@
 """Time and memory of position-only attention over an image, side by side with the alternatives.
 
-    python benchmarks/attention.py [--repeats 7] [--largest 512] [--output results/attention]
+    python benchmarks/attention.py [--repeats 7] [--seconds 10] [--largest 512] [--output results/attention]
 
 All methods compute one layer of nine quadratic heads on the 3 × 3 shifts (α = 2, float32, batch 1), in one
 process, interleaved, and the median of the repeats counts. `conv2d`, a 3 × 3 convolution with as many channels,
@@ -133,8 +133,8 @@ def added_memory(method: str, size: int, channels: int, backward: bool) -> float
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
-def measure(sizes: list[int], repeats: int) -> list[dict]:
-    """Return one row a method, size, number of channels and direction."""
+def measure(sizes: list[int], repeats: int, budget: float) -> list[dict]:
+    """Return one row a method, size, number of channels and direction; repeat as long as the budget lasts."""
     rows = []
     for channels in (64, 400):
         for size in sizes:
@@ -150,7 +150,10 @@ def measure(sizes: list[int], repeats: int) -> list[dict]:
                 times = {method: [] for method in methods}
                 for function in methods.values():
                     run(function, x, backward)  # the first run compiles and fills caches
-                for _ in range(repeats):
+                start = time.perf_counter()
+                for round_number in range(repeats):
+                    if round_number and time.perf_counter() - start > budget:
+                        break
                     for method, function in methods.items():
                         times[method].append(seconds(function, x, backward))
                 floor = statistics.median(times["conv2d"])
@@ -164,6 +167,7 @@ def measure(sizes: list[int], repeats: int) -> list[dict]:
                             "method": method,
                             "milliseconds": round(1000 * median, 3),
                             "times_conv2d": round(median / floor, 2),
+                            "repeats": len(all_times),
                             "mebibytes": peak_memory(method, size, channels, backward),
                         }
                     )
@@ -195,6 +199,7 @@ def machine() -> dict:
         "alpha": ALPHA,
         "dtype": "float32",
         "batch": 1,
+        "load": Path("/proc/loadavg").read_text().split()[0] if Path("/proc/loadavg").exists() else None,
     }
 
 
@@ -220,13 +225,14 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=10.0, help="time for the repeats of one comparison")
     parser.add_argument("--largest", type=int, default=512)
     parser.add_argument("--output", type=Path, default=Path("results/attention"))
     arguments = parser.parse_args()
     torch.set_flush_denormal(True)
     sizes = [2**n for n in range(4, 1 + int(math.log2(arguments.largest)))]
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    rows = measure(sizes, arguments.repeats)
+    rows = measure(sizes, arguments.repeats, arguments.seconds)
     with arguments.output.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()

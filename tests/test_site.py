@@ -96,7 +96,7 @@ def test_figures_obey_the_keyboard(visit, name):
             keys = {
                 "checkbox": ["Space", "Space"],  # on and off again
                 "select-one": ["ArrowDown", "ArrowUp"],
-                "application": ["ArrowDown", "ArrowUp"],
+                "application": ["ArrowDown", "ArrowRight"],
             }
             changed = False
             for key in keys.get(kind, ["ArrowRight", "ArrowLeft", "ArrowLeft"]):
