@@ -118,11 +118,16 @@ def test_figures_obey_the_keyboard(visit, name):
 def test_figures_obey_a_finger(visit, name):
     page = visit(name, width=PHONE, touch=True).page
     for figure in page.locator(".attnconv-figure").all():
+        surfaces = 0
         for control in figure.locator("input[type=range]:visible, [role=application]:visible").all():
             control.scroll_into_view_if_needed()
             box = control.bounding_box()
-            # Two controls of the same quantity must not be moved to the same place.
-            end = 0.3 if control.get_attribute("role") else 0.1
+            if control.get_attribute("role"):
+                # Two surfaces for one quantity must not be moved to the same place.
+                surfaces += 1
+                end = 0.3 if surfaces % 2 else 0.5
+            else:
+                end = control.evaluate("c => ((c.value - c.min) / (c.max - c.min) > 0.5 ? 0.08 : 0.92)")
             path = [(box["x"] + part * box["width"], box["y"] + part * box["height"]) for part in (0.8, 0.6, end)]
             before = figure.evaluate(SEEN)
             swipe(page, path)
