@@ -23,7 +23,6 @@ import datetime
 import json
 import math
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -124,13 +123,20 @@ def peak_memory(method: str, size: int, channels: int, backward: bool) -> float 
 
 
 def added_memory(method: str, size: int, channels: int, backward: bool) -> float:
-    """Body of `peak_memory`; the smallest image comes first, so that libraries are loaded before."""
+    """Body of `peak_memory`, on Linux; a small image comes first, so that libraries are loaded before."""
     torch.set_flush_denormal(True)
     run(build(method, 8, channels), image_of(8, channels), backward)
     x = image_of(size, channels)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _resident("VmRSS")
     run(build(method, size, channels), x, backward)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return round((_resident("VmHWM") - before) / 1024, 1)
+
+
+def _resident(field: str) -> int:
+    """Resident memory of this process, now (VmRSS) or at its peak (VmHWM), in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(field)))
 
 
 def measure(sizes: list[int], repeats: int, budget: float) -> list[dict]:
