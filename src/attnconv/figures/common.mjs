@@ -187,23 +187,28 @@ export function gather({ channels, data, width }, height, columns, source) {
 
 export const modulo = (x, n) => ((x % n) + n) % n;
 
-/** Part of an image, or an image moved; outside stands zero, with `replicate` the nearest pixel, with `circular` the image again. */
-function view(image, top, left, height, width, padding) {
-  const inside = (x, n) => x >= 0 && x < n;
-  const place = padding === "circular" ? modulo : (x, n) => clamp(x, 0, n - 1);
+/** Which pixel of an axis of length n stands at `x` under a padding; −1 where zero stands. */
+export function sourceOf(x, n, padding) {
+  if (padding === "replicate") return clamp(x, 0, n - 1);
+  if (padding === "circular") return modulo(x, n);
+  if (padding === "reflect") return n - 1 - Math.abs(n - 1 - Math.abs(x));
+  return x < 0 || x >= n ? -1 : x;
+}
+
+/** Part of an image, an image moved, or an image with a ring around it. */
+export function region(image, top, left, height, width, padding) {
   return gather(image, height, width, (i, j) => {
-    const [r, c] = [top + i, left + j];
-    if (padding === "zeros" && !(inside(r, image.height) && inside(c, image.width))) return null;
-    return [place(r, image.height), place(c, image.width)];
+    const [r, c] = [sourceOf(top + i, image.height, padding), sourceOf(left + j, image.width, padding)];
+    return r < 0 || c < 0 ? null : [r, c];
   });
 }
 
 /** shift_δ(X)_q = X_{q+δ}. */
 export const shiftImage = (image, [rows, columns], padding = "zeros") =>
-  view(image, rows, columns, image.height, image.width, padding);
+  region(image, rows, columns, image.height, image.width, padding);
 
 /** A square part of an image. */
-export const crop = (image, top, left, size, padding = "zeros") => view(image, top, left, size, size, padding);
+export const crop = (image, top, left, size, padding = "zeros") => region(image, top, left, size, size, padding);
 
 /** Σ_t w_t X_t over images of one size. */
 export function weightedSum(weights, images) {

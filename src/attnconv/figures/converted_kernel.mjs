@@ -1,5 +1,5 @@
 // Chapter 9: a kernel of the reader's own and the attention layer it becomes, with every option of a convolution.
-import { blank, choice, clamp, decode, element, format, frame, largestDifference, modulo, paint, panel, pointable, scientific, slider, softmax, svgElement } from "./common.mjs";
+import { blank, choice, clamp, decode, element, format, frame, largestDifference, paint, panel, pointable, region, scientific, slider, softmax, svgElement } from "./common.mjs";
 
 /** Pixels added before and after an axis, so that a kernel with K taps at distance d keeps its size. */
 export function marginsOf(K, dilation) {
@@ -7,25 +7,9 @@ export function marginsOf(K, dilation) {
   return [Math.floor(total / 2), total - Math.floor(total / 2)];
 }
 
-/** Which pixel of an axis of length n stands at `x`; −1 where zero stands. */
-export function sourceOf(x, n, mode) {
-  if (mode === "replicate") return clamp(x, 0, n - 1);
-  if (mode === "circular") return modulo(x, n);
-  if (mode === "reflect") return n - 1 - Math.abs(n - 1 - Math.abs(x));
-  return x < 0 || x >= n ? -1 : x;
-}
-
 /** The image with a ring around it: `before` pixels above and to the left, `after` below and to the right. */
-export function padImage({ height, width, data }, [before, after], mode) {
-  const result = blank(height + before + after, width + before + after, 1);
-  for (let i = 0; i < result.height; i++) {
-    for (let j = 0; j < result.width; j++) {
-      const [r, c] = [sourceOf(i - before, height, mode), sourceOf(j - before, width, mode)];
-      if (r >= 0 && c >= 0) result.data[i * result.width + j] = data[r * width + c];
-    }
-  }
-  return result;
-}
+export const padImage = (image, [before, after], mode) =>
+  region(image, -before, -before, image.height + before + after, image.width + before + after, mode);
 
 /** Attention along one axis, a row a query: softmax over the keys of −α (k − (s q + Δ))². */
 export function axisMap(keys, queries, stride, center, alpha) {

@@ -59,10 +59,6 @@ class _Attention2d(nn.Module):
         """Scores along the rows and along the columns, or None where the scores do not add up from them."""
         return None
 
-    def _pixels(self, size: int) -> slice:
-        """Which keys of an axis are pixels of the image."""
-        return slice(size, 2 * size) if getattr(self, "padding_mode", None) == "zeros" else slice(None)
-
     def _checked(self, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor) or x.dim() != 4 or x.shape[1] != self.in_channels or 0 in x.shape[1:]:
             came = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
@@ -82,9 +78,30 @@ class _Attention2d(nn.Module):
 class _PositionAttention2d(_Attention2d):
     """Attention that looks at positions alone, so that the map is the same for every image."""
 
+    padding_mode = "replicate"
+
+    def _pixels(self, size: int) -> slice:
+        """Which keys of an axis are pixels of the image."""
+        return slice(size, 2 * size) if self.padding_mode == "zeros" else slice(None)
+
+    def key_scores(
+        self, height: int, width: int
+    ) -> Float[Tensor, "head query_row query_column key_row key_column"]:
+        """Return the scores of every query and key, for scores that add the sum of those along the axes."""
+        rows, columns = self.axis_scores(height, width)
+        return rows[:, :, None, :, None] + columns[:, None, :, None, :]
+
     def attention_probs(self, height: int, width: int) -> Float[Tensor, "head query pixel"]:
-        """Return the full map P^(h) of an image of this size; with `zeros` its rows may sum to less than 1."""
-        raise NotImplementedError
+        """Return the full map P^(h) of an image of this size, by the plain formula: one softmax over all keys.
+
+        With padding `zeros` its rows may sum to less than 1: what is missing went to keys that hold zeros.
+        """
+        height = checks.integer("height", height, least=1)
+        width = checks.integer("width", width, least=1)
+        scores = self.key_scores(height, width)
+        probabilities = torch.softmax(scores.flatten(3), dim=-1).view(scores.shape)
+        probabilities = probabilities[..., self._pixels(height), self._pixels(width)]
+        return probabilities.reshape(self.heads, height * width, height * width)
 
     def forward(
         self, x: Float[Tensor, "batch in_channels height width"]
@@ -190,30 +207,24 @@ class QuadraticAttention2d(_PositionAttention2d):
             for size, center in ((height, self.centers[:, 0]), (width, self.centers[:, 1]))
         )
 
-    def attention_probs(self, height: int, width: int) -> Float[Tensor, "head query pixel"]:
-        """Return the full map, by the plain formula: one softmax over all keys."""
-        height = checks.integer("height", height, least=1)
-        width = checks.integer("width", width, least=1)
+    def key_scores(
+        self, height: int, width: int
+    ) -> Float[Tensor, "head query_row query_column key_row key_column"]:
+        """Return the scores of every query and key."""
         if self.isotropic:
-            rows, columns = self.axis_scores(height, width)
-            # head, query row, query column, key row, key column
-            scores = rows[:, :, None, :, None] + columns[:, None, :, None, :]
-        else:
-            offsets = []
-            for axis, size in enumerate((height, width)):
-                center = self.centers[:, axis, None, None]
-                offset = functional.axis_shifts(size, self.padding_mode, like=center) - center
-                if self.padding_mode == "circular":
-                    offset = offset - size * torch.round(offset / size)
-                offsets.append(offset)
-            rows, columns = offsets[0][:, :, None, :, None], offsets[1][:, None, :, None, :]
-            s = self.inverse_root[..., None, None, None, None]
-            scores = -0.5 * (
-                (s[:, 0, 0] * rows + s[:, 1, 0] * columns) ** 2 + (s[:, 0, 1] * rows + s[:, 1, 1] * columns) ** 2
-            )
-        probabilities = torch.softmax(scores.flatten(3), dim=-1).view(scores.shape)
-        probabilities = probabilities[..., self._pixels(height), self._pixels(width)]
-        return probabilities.reshape(self.heads, height * width, height * width)
+            return super().key_scores(height, width)
+        offsets = []
+        for axis, size in enumerate((height, width)):
+            center = self.centers[:, axis, None, None]
+            offset = functional.axis_shifts(size, self.padding_mode, like=center) - center
+            if self.padding_mode == "circular":
+                offset = offset - size * torch.round(offset / size)
+            offsets.append(offset)
+        rows, columns = offsets[0][:, :, None, :, None], offsets[1][:, None, :, None, :]
+        s = self.inverse_root[..., None, None, None, None]
+        return -0.5 * (
+            (s[:, 0, 0] * rows + s[:, 1, 0] * columns) ** 2 + (s[:, 0, 1] * rows + s[:, 1, 1] * columns) ** 2
+        )
 
     def extra_repr(self) -> str:
         """Sizes and options, as PyTorch prints its layers."""
@@ -270,14 +281,6 @@ class LearnedAttention2d(_PositionAttention2d):
             table.T[:, _table_index(side, self.size, table.device)]
             for side, table in zip(sides, tables, strict=True)
         )
-
-    def attention_probs(self, height: int, width: int) -> Float[Tensor, "head query pixel"]:
-        """Return the full map, by the plain formula: one softmax over all keys."""
-        rows, columns = self.axis_scores(
-            checks.integer("height", height, least=1), checks.integer("width", width, least=1)
-        )
-        scores = rows[:, :, None, :, None] + columns[:, None, :, None, :]
-        return torch.softmax(scores.reshape(self.heads, height * width, height * width), dim=-1)
 
     def extra_repr(self) -> str:
         """Sizes and options, as PyTorch prints its layers."""
