@@ -328,7 +328,7 @@ def test_hard_heads_off_the_grid_gather():
     x = torch.randn(2, 3, 7, 8).double()
     weight = torch.randn(2, 1, 3, 4).double()
     rows, columns = (torch.eye(n).double()[torch.randint(n, (2, n))] for n in (7, 8))
-    ours = functional.attention_shifts(x, rows, columns, weight)
+    ours = functional.attention_shifts(x, functional.shifts_of(rows, columns), weight)
     torch.testing.assert_close(ours, functional.attention_separable(x, rows, columns, weight))
 
 

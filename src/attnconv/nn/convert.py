@@ -44,6 +44,7 @@ class ConvolutionalAttention2d(nn.Module):
         else:
             self.register_buffer("centers", centers, persistent=False)
             self.register_buffer("alpha", alphas, persistent=False)
+        self._kept = None
 
     @property
     def heads(self) -> int:
@@ -81,6 +82,16 @@ class ConvolutionalAttention2d(nn.Module):
             result.append(functional.axis_attention(scores, self.weight.dtype))
         return tuple(result)
 
+    def _hard_shifts(self, height: int, width: int) -> functional.Shifts:
+        """Pixels that hard heads read in a padded image of this size; kept until size or heads change."""
+        kept = self._kept
+        heads = torch.cat([self.centers, self.alpha[:, None]], dim=1)
+        same = kept is not None and kept[0] == (height, width, heads.device) and torch.equal(kept[1], heads)
+        if not same:
+            shifts = functional.shifts_of(*self.axis_probs(height, width))
+            self._kept = kept = ((height, width, heads.device), heads, shifts)
+        return kept[2]
+
     def attention_probs(self, height: int, width: int) -> Float[Tensor, "head query key"]:
         """Return the full map for an image of this size: a row a query, a column a pixel of the padded image."""
         left, right, top, bottom = self.margins
@@ -95,14 +106,21 @@ class ConvolutionalAttention2d(nn.Module):
                 f"x: expected shape (batch, in_channels={self.in_channels}, height, width), got {came}"
             )
         batch = x if x.dim() == 4 else x[None]
-        if any(self.margins):
-            mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-            batch = nn.functional.pad(batch, self.margins, mode=mode)
-        rows, columns = self.axis_probs(*batch.shape[2:])
+        left, right, top, bottom = self.margins
+        height, width = batch.shape[2] + top + bottom, batch.shape[3] + left + right
         # (out, in / groups, rows, columns) → head, group, in / groups, out / groups
         matrices = self.weight.flatten(2).unflatten(0, (self.groups, -1)).permute(3, 0, 2, 1)
-        attend = functional.attention_shifts if self.alpha.isinf().all() else functional.attention_separable
-        result = attend(batch, rows, columns, matrices)
+        hard = self._hard_shifts(height, width) if self.alpha.isinf().all() else None
+        zeros = (0, 0)
+        if hard and self.padding_mode == "zeros" and (left, top) == (right, bottom):
+            zeros = (top, left)
+        elif any(self.margins):
+            mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+            batch = nn.functional.pad(batch, self.margins, mode=mode)
+        if hard:
+            result = functional.attention_shifts(batch, hard, matrices, zeros=zeros)
+        else:
+            result = functional.attention_separable(batch, *self.axis_probs(height, width), matrices)
         if self.bias is not None:
             result = result + self.bias[:, None, None]
         return result if x.dim() == 4 else result[0]

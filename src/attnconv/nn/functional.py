@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 TILE = 32  # rows and columns of a tile whose temporaries stay in a processor's cache
+CHUNK = 2**19  # numbers of the images that are taken together for a tile
 
 
 # ---- one axis -----------------------------------------------------------------------------------------------
@@ -99,63 +100,109 @@ def attention_separable(
     """Fast path `Σ_h R^(h) X W^(h) C^(h)ᵀ`, equal to `attention_dense` with P = R ⊗ C to rounding.
 
     No tensor with N² entries is formed, forward or backward. On a CPU the image is cut into tiles, and each head
-    into the window in which its attention is not zero, so that the cost grows with the number of pixels.
+    into the window in which its attention is not zero, so that the cost grows with the number of pixels. Memory
+    is laid out as (row, column, batch, channel), in which both mixings are products of large matrices; an image
+    that lies so already, or a single one in `channels_last`, is not copied.
     """
-    result = _Separable.apply(x.permute(0, 2, 3, 1), rows, columns, weight)
-    return result.permute(0, 3, 1, 2)
+    result = _Separable.apply(x.permute(2, 3, 0, 1), rows, columns, weight)
+    return result.permute(2, 3, 0, 1)
+
+
+# ---- one-hot attention --------------------------------------------------------------------------------------
+
+
+class Taps(NamedTuple):
+    """One-hot attention along one axis: head h reads pixel `first + step · taps[h] + stride · query`."""
+
+    first: int
+    step: int
+    taps: list[int]
+    stride: int
+    queries: int
+
+    @property
+    def size(self) -> int:
+        """Pixels of the smallest kernel that holds all taps."""
+        return max(self.taps) + 1
+
+    @property
+    def end(self) -> int:
+        """One more than the last pixel that is read."""
+        return self.first + self.step * (self.size - 1) + self.stride * (self.queries - 1) + 1
+
+
+class Shifts(NamedTuple):
+    """One-hot attention over an image, prepared once: the pixels that are read, as taps where they can be."""
+
+    rows: Float[Tensor, "head query_rows"]
+    columns: Float[Tensor, "head query_columns"]
+    taps: tuple[Taps, Taps] | None
+
+
+def shifts_of(rows: Float[Tensor, "head query_rows height"], columns: Float[Tensor, "head query_columns width"]):
+    """Return the `Shifts` of one-hot attention along rows and columns."""
+    rows, columns = rows.argmax(dim=-1), columns.argmax(dim=-1)
+    taps = (_taps(rows), _taps(columns))
+    sparse = None in taps or taps[0].size * taps[1].size > 4 * len(rows)
+    return Shifts(rows, columns, None if sparse else taps)
+
+
+def _taps(index: Tensor) -> Taps | None:
+    """Write the pixels that the heads read along one axis as taps, if each head steps by the same stride."""
+    queries, stride = index.shape[1], 1
+    if queries > 1:
+        strides = index.diff(dim=1)
+        stride = int(strides[0, 0])
+        if stride < 1 or bool((strides != stride).any()):
+            return None
+    starts = index[:, 0].tolist()
+    first = min(starts)
+    step = math.gcd(*(start - first for start in starts)) or 1
+    return Taps(first, step, [(start - first) // step for start in starts], stride, queries)
 
 
 def attention_shifts(
     x: Float[Tensor, "batch in_channels height width"],
-    rows: Float[Tensor, "head query_rows height"],
-    columns: Float[Tensor, "head query_columns width"],
+    shifts: Shifts,
     weight: Float[Tensor, "head group in_channels_per_group out_channels_per_group"],
+    *,
+    zeros: tuple[int, int] = (0, 0),
 ) -> Float[Tensor, "batch out_channels query_rows query_columns"]:
     """Fast path for one-hot attention: every head reads one pixel a query.
 
     Heads that all step by the same stride, each from a start of its own on a common grid, are the taps of one
-    kernel, and PyTorch's convolution adds them up. Other heads gather their pixels one after the other.
+    kernel, and PyTorch's convolution adds them up. Other heads gather their pixels one after the other. The
+    shifts count from the corner of the image with so many rows and columns of zeros on every side.
     """
-    steps = [_progression(attention.argmax(dim=-1)) for attention in (rows, columns)]
     heads, groups, in_channels, out_channels = weight.shape
-    if all(step is not None for step in steps):
-        (row_starts, row_stride), (column_starts, column_stride) = steps
-        (top, i, row_step), (left, j, column_step) = _grid(row_starts), _grid(column_starts)
-        height, width = max(i) + 1, max(j) + 1
-        if height * width <= 4 * heads:
-            taps = torch.tensor(i, device=x.device) * width + torch.tensor(j, device=x.device)
-            kernel = weight.new_zeros(height * width, groups, in_channels, out_channels).index_add(0, taps, weight)
-            kernel = kernel.permute(1, 3, 2, 0).reshape(groups * out_channels, in_channels, height, width)
-            last_row = max(row_starts) + row_stride * (rows.shape[1] - 1)
-            last_column = max(column_starts) + column_stride * (columns.shape[1] - 1)
-            return torch.nn.functional.conv2d(
-                x[:, :, top : last_row + 1, left : last_column + 1],
-                kernel,
-                stride=(row_stride, column_stride),
-                dilation=(row_step, column_step),
-                groups=groups,
-            )
-    pixels = x.permute(0, 2, 3, 1)
-    result = 0
-    for row, column, matrix in zip(rows, columns, weight, strict=True):
-        result = result + _project(pixels[:, row.argmax(dim=-1)][:, :, column.argmax(dim=-1)], matrix)
-    return result.permute(0, 3, 1, 2)
+    if shifts.taps is None:
+        bottom, right = zeros
+        pixels = torch.nn.functional.pad(x, (right, right, bottom, bottom)).permute(0, 2, 3, 1)
+        heads = zip(shifts.rows, shifts.columns, weight, strict=True)
+        result = sum(_project(pixels[:, row][:, :, column], matrix) for row, column, matrix in heads)
+        return result.permute(0, 3, 1, 2)
+    rows, columns = shifts.taps
+    places = [i * columns.size + j for i, j in zip(rows.taps, columns.taps, strict=True)]
+    kernel = weight
+    if places != list(range(rows.size * columns.size)):
+        kernel = weight.new_zeros(rows.size * columns.size, *weight.shape[1:])
+        kernel = kernel.index_add(0, torch.tensor(places, device=x.device), weight)
+    kernel = kernel.permute(1, 3, 2, 0).reshape(groups * out_channels, in_channels, rows.size, columns.size)
+    if any(zeros) and (rows.first or columns.first):
+        x, zeros = torch.nn.functional.pad(x, (zeros[1], zeros[1], zeros[0], zeros[0])), (0, 0)
+    if not any(zeros):
+        x = x[:, :, rows.first : rows.end, columns.first : columns.end]
+    return torch.nn.functional.conv2d(
+        x,
+        kernel,
+        stride=(rows.stride, columns.stride),
+        padding=zeros,
+        dilation=(rows.step, columns.step),
+        groups=groups,
+    )
 
 
-def _progression(index: Tensor) -> tuple[list[int], int] | None:
-    """Start of every head and the common step, if each row of indices is an arithmetic progression."""
-    if index.shape[1] == 1:
-        return index[:, 0].tolist(), 1
-    steps = index.diff(dim=1)
-    step = int(steps[0, 0])
-    return (index[:, 0].tolist(), step) if step > 0 and bool((steps == step).all()) else None
-
-
-def _grid(starts: list[int]) -> tuple[int, list[int], int]:
-    """Write numbers as first + step · i: the first, the list of i, and the largest step."""
-    first = min(starts)
-    step = math.gcd(*(start - first for start in starts)) or 1
-    return first, [(start - first) // step for start in starts], step
+# ---- rows times columns -------------------------------------------------------------------------------------
 
 
 def _project(pixels: Tensor, matrix: Float[Tensor, "group in_channels out_channels"]) -> Tensor:
@@ -169,27 +216,30 @@ def _project(pixels: Tensor, matrix: Float[Tensor, "group in_channels out_channe
 
 
 class _Separable(torch.autograd.Function):
-    """Tiles of the output, one head after the other; the backward pass recomputes what it needs."""
+    """Tiles of the output, one head after the other; the backward pass recomputes what it needs.
+
+    Images and gradients are (row, column, batch, channel).
+    """
 
     @staticmethod
     def forward(ctx, x, rows, columns, weight):
         x = x.contiguous()
         ctx.save_for_backward(x, rows, columns, weight)
         groups, out_channels = weight.shape[1], weight.shape[3]
-        result = x.new_empty(len(x), rows.shape[1], columns.shape[1], groups * out_channels)
+        result = x.new_empty(rows.shape[1], columns.shape[1], x.shape[2], groups * out_channels)
         for images, out in zip(*(_chunks(one, x) for one in (x, result)), strict=True):
             for tile in _tiles(rows, columns):
                 total = None
                 for head, matrix in enumerate(weight):
                     row, column, part = tile.of(head, rows, columns, images)
-                    mixed = (row @ (column @ part).flatten(2)).view(-1, x.shape[-1])
+                    mixed = (row @ _mix(column, part.flatten(2)).flatten(1)).view(-1, x.shape[-1])
                     if total is None:
                         total = _project(mixed, matrix)
                     elif groups == 1:
                         total.addmm_(mixed, matrix[0])
                     else:
                         total += _project(mixed, matrix)
-                block = out[:, tile.rows, tile.columns]
+                block = out[tile.rows, tile.columns]
                 block.copy_(total.view(block.shape))
         return result
 
@@ -199,37 +249,45 @@ class _Separable(torch.autograd.Function):
         wants_x, wants_rows, wants_columns, wants_weight = ctx.needs_input_grad
         grad = grad.contiguous()
         channels = x.shape[-1]
-        d_x, d_rows, d_columns, d_weight = (torch.zeros_like(one) for one in (x, rows, columns, weight))
+        d_x = torch.zeros_like(x)
+        # Sums over tiles and images are kept in at least single precision.
+        sums = torch.promote_types(x.dtype, torch.float32)
+        d_rows, d_columns, d_weight = (torch.zeros_like(one, dtype=sums) for one in (rows, columns, weight))
         for images, d_images, out_grad in zip(*(_chunks(one, x) for one in (x, d_x, grad)), strict=True):
             for tile in _tiles(rows, columns):
-                out = out_grad[:, tile.rows, tile.columns].flatten(0, 2)
+                out = out_grad[tile.rows, tile.columns].flatten(0, 2)
                 for head, matrix in enumerate(weight):
                     row, column, part = tile.of(head, rows, columns, images)
+                    part = part.flatten(2)
                     if wants_weight or wants_rows:
-                        by_columns = (column @ part).flatten(2)
+                        by_columns = _mix(column, part).flatten(1)
                     if wants_weight:
-                        mixed = (row @ by_columns).view(-1, channels)
-                        d_weight[head] += _project_gradient(mixed, out, matrix)
+                        d_weight[head] += _project_gradient((row @ by_columns).view(-1, channels), out, matrix)
                     if not (wants_x or wants_rows or wants_columns):
                         continue
-                    back = _project(out, matrix.transpose(1, 2)).reshape(
-                        len(images), len(row), len(column) * channels
-                    )
+                    back = _project(out, matrix.transpose(1, 2)).view(len(row), -1)
                     d_row, d_column, d_part = tile.of(head, d_rows, d_columns, d_images)
                     if wants_rows:
-                        d_row += (back @ by_columns.mT).sum(dim=0)
+                        d_row += back @ by_columns.T
                     if wants_x or wants_columns:
-                        by_rows = (row.T @ back).view(len(images), row.shape[1], len(column), channels)
+                        by_rows = (row.T @ back).view(row.shape[1], len(column), -1)
                     if wants_columns:
-                        d_column += (by_rows @ part.mT).sum(dim=(0, 1))
+                        d_column += (by_rows @ part.mT).sum(dim=0)
                     if wants_x:
-                        d_part += column.T @ by_rows
-        return d_x, d_rows, d_columns, d_weight
+                        d_part += _mix(column.T, by_rows).view(d_part.shape)
+        return d_x, d_rows.to(rows.dtype), d_columns.to(columns.dtype), d_weight.to(weight.dtype)
+
+
+def _mix(column: Tensor, rows: Tensor) -> Tensor:
+    """Multiply every row of pixels with the attention along the columns; `@` would copy the pixels first."""
+    return torch.bmm(column.expand(len(rows), -1, -1), rows)
 
 
 def _project_gradient(pixels: Tensor, grad: Tensor, matrix: Tensor) -> Tensor:
     """Gradient of `_project` with respect to the matrix."""
     groups, in_channels, out_channels = matrix.shape
+    if groups == 1:
+        return (pixels.T @ grad)[None]
     grouped = pixels.view(-1, groups, in_channels), grad.reshape(-1, groups, out_channels)
     return torch.einsum("pgi,pgo->gio", *grouped)
 
@@ -248,14 +306,14 @@ class _Tile(NamedTuple):
         return (
             rows[head, self.rows, key_rows],
             columns[head, self.columns, key_columns],
-            images[:, key_rows, key_columns],
+            images[key_rows, key_columns],
         )
 
 
 def _chunks(images: Tensor, like: Tensor) -> tuple[Tensor, ...]:
     """Split a batch so that the temporaries of a tile stay in cache; small images go through together."""
-    pixels = min(like.shape[1], TILE) * min(like.shape[2], TILE)
-    return images.split(max(1, TILE**2 * 128 // (pixels * like.shape[3])))
+    pixels = min(like.shape[0], TILE) * min(like.shape[1], TILE)
+    return images.split(max(1, CHUNK // (pixels * like.shape[3])), dim=2)
 
 
 def _tiles(rows: Tensor, columns: Tensor) -> list[_Tile]:
