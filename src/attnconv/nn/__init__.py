@@ -1,6 +1,7 @@
 """Attention layers for images, in PyTorch: trainable, exact where exactness is possible, fast where it matters."""
 
 from attnconv.nn.attention import ContentAttention2d, LearnedAttention2d, QuadraticAttention2d
+from attnconv.nn.classifier import AttentionClassifier
 from attnconv.nn.convert import (
     Conversion,
     ConvolutionalAttention2d,
@@ -11,6 +12,7 @@ from attnconv.nn.convert import (
 from attnconv.nn.resnet import ResNet18
 
 __all__ = [
+    "AttentionClassifier",
     "ContentAttention2d",
     "Conversion",
     "ConvolutionalAttention2d",

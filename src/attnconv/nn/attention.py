@@ -67,7 +67,8 @@ class _Attention2d(nn.Module):
             )
         if not x.is_floating_point():
             raise ValueError(f"x: expected a floating-point image, got {x.dtype}")
-        return x
+        device = x.device.type
+        return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
     def extra_repr(self) -> str:
         """Sizes and options, as PyTorch prints its layers."""
@@ -302,6 +303,7 @@ class ContentAttention2d(_Attention2d):
         head_dim: width D_h of a head; None keeps one matrix W^(h) a head.
         key_dim: width D_k of queries and keys, an even number; in_channels by default.
         bias: add a learned bias.
+        method: `dense` is the plain formula, `auto` PyTorch's fused attention, which keeps no N × N map.
 
     Raises:
         ValueError: a wrong size or option; an image larger than `size`.
@@ -317,8 +319,10 @@ class ContentAttention2d(_Attention2d):
         head_dim: int | None = None,
         key_dim: int | None = None,
         bias: bool = True,
+        method: str = "auto",
     ):
-        super().__init__(in_channels, out_channels, heads=heads, head_dim=head_dim, bias=bias, method="dense")
+        checks.choice("method", method, ("auto", "dense"))
+        super().__init__(in_channels, out_channels, heads=heads, head_dim=head_dim, bias=bias, method=method)
         self.size = checks.integer("size", size, least=1)
         self.key_dim = in_channels if key_dim is None else checks.integer("key_dim", key_dim, least=2)
         if self.key_dim % 2:
@@ -330,32 +334,56 @@ class ContentAttention2d(_Attention2d):
         self.row_table = nn.Parameter(torch.randn(2 * size - 1, self.key_dim // 2))
         self.column_table = nn.Parameter(torch.randn(2 * size - 1, self.key_dim // 2))
 
-    def attention_probs(
-        self, x: Float[Tensor, "batch in_channels height width"]
-    ) -> Float[Tensor, "batch head query pixel"]:
-        """Return the full map of every image of the batch."""
-        x = self._checked(x)
-        height, width = x.shape[2:]
-        pixels = x.flatten(2).transpose(1, 2)
+    def _parts(self, pixels: Tensor, height: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return queries, keys, and the position scores along rows and along columns: (batch, head, pixel, …)."""
         query, key = (
             linear(pixels).unflatten(-1, (self.heads, self.key_dim)).transpose(1, 2)
             for linear in (self.query, self.key)
         )
         half = self.key_dim // 2
         grid = query.unflatten(2, (height, width))
-        rows = self.row_table[_table_index(height, self.size, x.device)]  # query row, key row, half
-        columns = self.column_table[_table_index(width, self.size, x.device)]
+        rows = self.row_table[_table_index(height, self.size, pixels.device)]  # query row, key row, half
+        columns = self.column_table[_table_index(width, self.size, pixels.device)]
         by_rows = torch.einsum("bhijd,ikd->bhijk", grid[..., :half], rows)
         by_columns = torch.einsum("bhijd,jld->bhijl", grid[..., half:], columns)
-        position = (by_rows[..., :, None] + by_columns[..., None, :]).flatten(4).flatten(2, 3)
+        return query, key, by_rows.flatten(2, 3), by_columns.flatten(2, 3)
+
+    def attention_probs(
+        self, x: Float[Tensor, "batch in_channels height width"]
+    ) -> Float[Tensor, "batch head query pixel"]:
+        """Return the full map of every image of the batch."""
+        x = self._checked(x)
+        query, key, by_rows, by_columns = self._parts(x.flatten(2).transpose(1, 2), *x.shape[2:])
+        position = (by_rows[..., :, None] + by_columns[..., None, :]).flatten(3)
         return torch.softmax((query @ key.transpose(-1, -2) + position) / math.sqrt(self.key_dim), dim=-1)
 
     def forward(
         self, x: Float[Tensor, "batch in_channels height width"]
     ) -> Float[Tensor, "batch out_channels height width"]:
         """Attend; height and width stay."""
-        result = functional.attention_dense(self._checked(x), self.attention_probs(x), self.head_matrices)
+        if self.method == "dense":
+            result = functional.attention_dense(self._checked(x), self.attention_probs(x), self.head_matrices)
+        else:
+            result = self._fused(self._checked(x))
         return result if self.bias is None else result + self.bias[:, None, None]
+
+    def _fused(self, x: Tensor) -> Tensor:
+        """Attend with PyTorch's fused kernel: position scores are products with one-hot rows and columns."""
+        height, width = x.shape[2:]
+        pixels = x.flatten(2).transpose(1, 2)
+        query, key, by_rows, by_columns = self._parts(pixels, height, width)
+        row = torch.eye(height, dtype=key.dtype, device=x.device).repeat_interleave(width, dim=0)
+        column = torch.eye(width, dtype=key.dtype, device=x.device).repeat(height, 1)
+        places = torch.cat([row, column], dim=1).expand(*key.shape[:2], -1, -1)
+        query, key = torch.cat([query, by_rows, by_columns], dim=-1), torch.cat([key, places], dim=-1)
+        value = pixels[:, None].expand(-1, self.heads, -1, -1)
+        # The fused kernels of a CPU want one width for all three.
+        dim = max(query.shape[-1], self.in_channels)
+        query, key, value = (nn.functional.pad(one, (0, dim - one.shape[-1])) for one in (query, key, value))
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, scale=1 / math.sqrt(self.key_dim))
+        mixed = mixed[..., : self.in_channels].transpose(1, 2).flatten(2)
+        result = mixed @ self.head_matrices.flatten(0, 1).to(mixed.dtype)
+        return result.transpose(1, 2).unflatten(2, (height, width))
 
     def extra_repr(self) -> str:
         """Sizes and options, as PyTorch prints its layers."""
