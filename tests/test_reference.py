@@ -9,25 +9,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnconv import reference
+from attnconv import checks, reference
 from attnconv.shifts import pixel_grid, relative_shifts
 from attnconv.theory import quadratic_encoding, quadratic_vector
+from oracles import by_pytorch
 
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
 SEEDS = st.integers(0, 2**32 - 1)
-TORCH_PADDING = {"zeros": "constant", "replicate": "replicate", "reflect": "reflect", "circular": "circular"}
-
-
-def same_padding(size, dilation):
-    total = dilation * (size - 1)
-    return total // 2, total - total // 2
 
 
 @st.composite
 def convolutions(draw):
     kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     dilation = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
-    padding = draw(st.sampled_from([*TORCH_PADDING, "none"]))
+    padding = draw(st.sampled_from(checks.PADDINGS))
     window = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     # PyTorch reflects only inside the image, and without padding a window must fit.
     image = [draw(st.integers(w, w + 5)) for w in window]
@@ -55,21 +50,8 @@ def test_convolution_equals_pytorch(case):
     image = rng.normal(size=(*case["image"], case["in_channels"]))
     kernel = rng.normal(size=(*case["kernel"], case["in_channels"] // options["groups"], case["out_channels"]))
     bias = rng.normal(size=case["out_channels"]) if case["bias"] else None
-
-    batch = torch.from_numpy(image.transpose(2, 0, 1)[None].copy())
-    if options["padding"] != "none":
-        (top, bottom), (left, right) = map(same_padding, case["kernel"], options["dilation"])
-        batch = torch.nn.functional.pad(batch, (left, right, top, bottom), mode=TORCH_PADDING[options["padding"]])
-    expected = torch.nn.functional.conv2d(
-        batch,
-        torch.from_numpy(kernel.transpose(3, 2, 0, 1).copy()),
-        None if bias is None else torch.from_numpy(bias),
-        stride=options["stride"],
-        dilation=options["dilation"],
-        groups=options["groups"],
-    )
     ours = reference.convolution(image, kernel, bias, **options)
-    np.testing.assert_allclose(ours, expected[0].numpy().transpose(1, 2, 0), **TOLERANCE)
+    np.testing.assert_allclose(ours, by_pytorch(image, kernel, bias, **options), **TOLERANCE)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 3, 5]), st.sampled_from([1, 3, 5]), SEEDS)

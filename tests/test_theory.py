@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnconv import theory
+from attnconv import checks, theory
 from attnconv.shifts import relative_shifts
+from oracles import by_pytorch
 
 SEEDS = st.integers(0, 2**32 - 1)
 TOLERANCE = {"rtol": 0, "atol": 1e-10}
@@ -103,19 +104,6 @@ def test_hard_alpha_knows_a_type_by_all_its_names():
 
 # ---- a convolution as attention -----------------------------------------------------------------------------
 
-MODES = {"zeros": "constant", "replicate": "replicate", "reflect": "reflect", "circular": "circular"}
-
-
-def by_pytorch(image, kernel, bias, padding, dilation):
-    batch = torch.from_numpy(image.transpose(2, 0, 1)[None].copy())
-    if padding != "none":
-        totals = [d * (k - 1) for k, d in zip(kernel.shape[:2], dilation, strict=True)]
-        (top, bottom), (left, right) = ((t // 2, t - t // 2) for t in totals)
-        batch = torch.nn.functional.pad(batch, (left, right, top, bottom), mode=MODES[padding])
-    weight = torch.from_numpy(kernel.transpose(3, 2, 0, 1).copy())
-    result = torch.nn.functional.conv2d(batch, weight, torch.from_numpy(bias), dilation=dilation)
-    return result[0].numpy().transpose(1, 2, 0)
-
 
 @st.composite
 def layers(draw):
@@ -124,7 +112,7 @@ def layers(draw):
     window = [d * (k - 1) + 1 for k, d in zip(size, dilation, strict=True)]
     image = [draw(st.integers(w, w + 4)) for w in window]
     channels = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
-    return size, dilation, image, channels, draw(st.sampled_from([*MODES, "none"])), draw(SEEDS)
+    return size, dilation, image, channels, draw(st.sampled_from(checks.PADDINGS)), draw(SEEDS)
 
 
 @given(layers(), st.sampled_from([None, 1, 2, 5]))
@@ -134,7 +122,9 @@ def test_theorem_1_in_the_hard_limit(layer, head_dim):
     image, bias = rng.normal(size=(height, width, in_channels)), rng.normal(size=out_channels)
     kernel = rng.normal(size=(*size, in_channels, out_channels))
     mhsa = theory.conv_to_mhsa(kernel, bias, padding=padding, dilation=dilation, head_dim=head_dim)
-    np.testing.assert_allclose(mhsa(image), by_pytorch(image, kernel, bias, padding, dilation), **TOLERANCE)
+    np.testing.assert_allclose(
+        mhsa(image), by_pytorch(image, kernel, bias, padding=padding, dilation=dilation), **TOLERANCE
+    )
     width_of_heads = out_channels if head_dim is None else head_dim
     assert mhsa.w_val.shape[1:] == (in_channels, width_of_heads)
     if head_dim is not None:
@@ -152,7 +142,7 @@ def test_a_finite_alpha_misses_by_no_more_than_it_leaks(layer, alpha):
     image, bias = rng.normal(size=(height, width, in_channels)), rng.normal(size=out_channels)
     kernel = rng.normal(size=(*size, in_channels, out_channels))
     mhsa = theory.conv_to_mhsa(kernel, bias, padding=padding, dilation=dilation, alpha=alpha)
-    error = np.abs(mhsa(image) - by_pytorch(image, kernel, bias, padding, dilation)).max()
+    error = np.abs(mhsa(image) - by_pytorch(image, kernel, bias, padding=padding, dilation=dilation)).max()
     # A head whose target lies in the ring or the image leaks at most as much as on the unbounded grid.
     swing = np.abs(mhsa.keys(image)).max() * 2
     bound = theory.leakage(alpha) * swing * np.abs(kernel).sum(axis=2).max(axis=-1).sum()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 PADDINGS = ("zeros", "replicate", "reflect", "circular", "none")
+BORDERS = ("ring", "sink", "mask", "circular")
 
 
 def array(name: str, value: object, axes: str, *, infinite: bool = False, **sizes: int) -> np.ndarray:

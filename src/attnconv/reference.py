@@ -5,14 +5,15 @@ attention works on their pixels as tokens in reading order, (pixels, channels). 
 query and a column a key.
 
 Sources: Vaswani et al. 2017 for multi-head self-attention; Dai et al. 2019 (Transformer-XL) for the four terms
-of the relative score; Cordonnier, Loukas and Jaggi 2020 for the rest.
+of the relative score; Li, Chen, He and Hsieh 2021 for patches as tokens; Cordonnier, Loukas and Jaggi 2020 for
+the rest. The borders of a grid of patches are this book's.
 """
 
 import numpy as np
 from jaxtyping import Float, Int, Real
 
 from attnconv import checks
-from attnconv.shifts import kernel_shifts, shift_image
+from attnconv.shifts import kernel_shifts, margins, pixel_grid, shift_image
 
 # ---- convolution ----------------------------------------------------------------------------------------
 
@@ -339,6 +340,173 @@ def sinusoidal_encoding(
     angles = positions[..., :, None] * frequencies
     waves = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
     return waves.reshape(*positions.shape[:-1], dim)
+
+
+# ---- patches --------------------------------------------------------------------------------------------
+
+
+def image_to_patches(
+    image: Float[np.ndarray, "height width channels"], patch: int | tuple[int, int]
+) -> Float[np.ndarray, "rows columns patch_channels"]:
+    """Cut an image into patches, each of them one token.
+
+        T_p[(t, c)] = X_{P p + t, c},   0 ≤ t < P
+
+    Args:
+        image: X, of shape (height, width, channels).
+        patch: P, the size of a patch in pixels; one number or (rows, columns).
+
+    Returns:
+        Tokens of shape (height / P, width / P, P·P·channels), the entries of a patch in the order row, column,
+        channel.
+
+    Raises:
+        ValueError: an image that is no whole number of patches; wrong shape, NaN or infinite entries.
+    """
+    image = checks.array("image", image, "height width channels")
+    rows, columns = checks.pair("patch", patch, least=1)
+    height, width, channels = image.shape
+    if height % rows or width % columns:
+        raise ValueError(f"image: expected whole patches of {rows} × {columns} pixels, got {height} × {width}")
+    tiles = image.reshape(height // rows, rows, width // columns, columns, channels)
+    return tiles.swapaxes(1, 2).reshape(height // rows, width // columns, -1)
+
+
+def patches_to_image(
+    tokens: Float[np.ndarray, "rows columns patch_channels"], patch: int | tuple[int, int]
+) -> Float[np.ndarray, "height width channels"]:
+    """Put patches together to an image: the inverse of `image_to_patches`.
+
+    Args:
+        tokens: of shape (rows, columns, P·P·channels), rows and columns counted in patches.
+        patch: P, the size of a patch in pixels; one number or (rows, columns).
+
+    Raises:
+        ValueError: tokens whose length is no multiple of P·P; wrong shape, NaN or infinite entries.
+    """
+    tokens = checks.array("tokens", tokens, "rows columns patch_channels")
+    rows, columns = checks.pair("patch", patch, least=1)
+    height, width, length = tokens.shape
+    if length % (rows * columns):
+        raise ValueError(f"tokens: expected a multiple of {rows * columns} on the last axis, got {length}")
+    tiles = tokens.reshape(height, width, rows, columns, -1).swapaxes(1, 2)
+    return tiles.reshape(height * rows, width * columns, -1)
+
+
+def patch_scores(
+    height: int,
+    width: int,
+    shifts: Int[np.ndarray, "head 2"],
+    border: str = "ring",
+    *,
+    alpha: float | None = None,
+    gamma: float = 0.0,
+) -> Float[np.ndarray, "head query key"]:
+    """Scores of heads that look at one patch each: α at the patch wanted, 0 at the others.
+
+        A^(h)_{q,k} = α if k − q = δ^(h), else 0
+
+    With `alpha=None` they are the limit α → ∞: 0 at the patch wanted and −∞ at the others. The borders differ in
+    what a query finds whose neighbour q + δ lies outside the grid:
+
+    - `ring`: more keys around the grid, as many as the shifts reach (`shifts.margins`), all in reading order.
+    - `sink`: one more key behind the patches, with the score α + γ (γ in the limit) for every query.
+    - `mask`: nothing; the query's scores are all −∞.
+    - `circular`: the patch on the other side; k − q = δ is meant modulo the size of the grid.
+
+    Args:
+        height: rows of the grid, in patches.
+        width: columns of the grid, in patches.
+        shifts: δ^(h), one a head, in patches.
+        border: `ring`, `sink`, `mask` or `circular`.
+        alpha: α, or None for the hard limit.
+        gamma: γ, by how much the sink's score exceeds that of the patch wanted.
+
+    Raises:
+        ValueError: wrong sizes, shifts, border, NaN or infinite numbers.
+    """
+    shifts = _head_shifts(shifts)
+    border = checks.choice("border", border, checks.BORDERS)
+    high, low = (0.0, -np.inf) if alpha is None else (float(checks.array("alpha", alpha, "")), 0.0)
+    gamma = float(checks.array("gamma", gamma, ""))
+    queries = keys = pixel_grid(height, width)
+    if border == "ring":
+        top, bottom, left, right = margins(shifts)
+        keys = pixel_grid(height + top + bottom, width + left + right) - [top, left]
+    misses = keys - queries[:, None] - shifts[:, None, None]
+    if border == "circular":
+        misses %= [height, width]
+    wanted = ~misses.any(axis=-1)
+    scores = np.where(wanted, high, low)
+    if border == "mask":
+        scores[~wanted.any(axis=-1)] = -np.inf
+    if border == "sink":
+        scores = np.concatenate([scores, np.full((*scores.shape[:2], 1), high + gamma)], axis=-1)
+    return scores
+
+
+def patch_attention(
+    height: int,
+    width: int,
+    shifts: Int[np.ndarray, "head 2"],
+    border: str = "ring",
+    *,
+    alpha: float | None = None,
+    gamma: float = 0.0,
+) -> Float[np.ndarray, "head query key"]:
+    """Attention of heads that look at one patch each: the softmax of `patch_scores`.
+
+    A query with no score above −∞, as the border `mask` makes them, attends to nothing: its row is zero.
+
+    Args:
+        height: rows of the grid, in patches.
+        width: columns of the grid, in patches.
+        shifts: δ^(h), one a head, in patches.
+        border: `ring`, `sink`, `mask` or `circular`; see `patch_scores`.
+        alpha: α, or None for the hard limit.
+        gamma: γ, by how much the sink's score exceeds that of the patch wanted.
+
+    Returns:
+        One matrix a head, for the keys of `patch_keys`.
+
+    Raises:
+        ValueError: wrong sizes, shifts, border, NaN or infinite numbers.
+    """
+    scores = patch_scores(height, width, shifts, border, alpha=alpha, gamma=gamma)
+    nothing = np.isneginf(scores).all(axis=-1, keepdims=True)
+    return np.where(nothing, 0.0, softmax(np.where(nothing, 0.0, scores)))
+
+
+def patch_keys(
+    tokens: Float[np.ndarray, "rows columns patch_channels"],
+    shifts: Int[np.ndarray, "head 2"],
+    border: str = "ring",
+) -> Float[np.ndarray, "key patch_channels"]:
+    """What the heads of `patch_scores` look at: the patches, and zeros around (`ring`) or behind them (`sink`).
+
+    Args:
+        tokens: patches, as `image_to_patches` gives them.
+        shifts: δ^(h), one a head, in patches.
+        border: `ring`, `sink`, `mask` or `circular`.
+
+    Raises:
+        ValueError: wrong shapes or border, NaN or infinite entries.
+    """
+    tokens = checks.array("tokens", tokens, "rows columns patch_channels")
+    shifts = _head_shifts(shifts)
+    border = checks.choice("border", border, checks.BORDERS)
+    if border == "ring":
+        top, bottom, left, right = margins(shifts)
+        tokens = np.pad(tokens, ((top, bottom), (left, right), (0, 0)))
+    keys = tokens.reshape(-1, tokens.shape[2])
+    return np.concatenate([keys, np.zeros_like(keys[:1])]) if border == "sink" else keys
+
+
+def _head_shifts(shifts: np.ndarray) -> np.ndarray:
+    shifts = checks.coordinates("shifts", shifts)
+    if shifts.ndim != 2 or not len(shifts):
+        raise ValueError(f"shifts: expected shape (head, 2) with at least one head, got {shifts.shape}")
+    return shifts
 
 
 def _bias(value: np.ndarray | None, out_channels: int, name: str = "bias") -> np.ndarray:

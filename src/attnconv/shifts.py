@@ -68,6 +68,24 @@ def relative_shifts(height: int, width: int, *, circular: bool = False) -> Int[n
     return shifts
 
 
+def margins(shifts: Int[np.ndarray, "shifts 2"]) -> tuple[int, int, int, int]:
+    """Width of the ring around an image in which every shift finds a key from every pixel.
+
+    Args:
+        shifts: δ, one (row, column) a line, in pixels.
+
+    Returns:
+        Rows above and below, columns to the left and to the right.
+
+    Raises:
+        ValueError: no integers, or the last axis does not hold two of them.
+    """
+    shifts = checks.coordinates("shifts", shifts).reshape(-1, 2)
+    top, left = np.maximum(-shifts.min(axis=0), 0)
+    bottom, right = np.maximum(shifts.max(axis=0), 0)
+    return int(top), int(bottom), int(left), int(right)
+
+
 def shift_image(
     image: Float[np.ndarray, "height width channels"],
     shift: tuple[int, int] | Int[np.ndarray, " 2"],

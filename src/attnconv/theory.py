@@ -4,9 +4,11 @@ From a convolution to the parameters of a self-attention layer that computes it:
 head looks at one shift, head matrices from kernels, how much a head of finite sharpness leaks, and how many heads
 a kernel needs.
 
-Sources: the quadratic encoding, Lemma 1, Lemma 2 and Theorem 1 are from Cordonnier, Loukas and Jaggi 2020. The
-circle encoding, the leakage in closed form, the treatment of borders and the number of heads from the rank of the
-kernel are this book's, proved in chapters 6 to 8.
+Sources: the quadratic encoding, Lemma 1, Lemma 2 and Theorem 1 are from Cordonnier, Loukas and Jaggi 2020, the
+theorem on patches from Li, Chen, He and Hsieh 2021. The circle encoding, the leakage in closed form, the treatment
+of borders and the number of heads from the rank of the kernel are this book's, proved in chapters 6 to 8. So are
+the borders of a grid of patches, the ranks of the blocks, and the counts for even kernels, strides and dilations,
+chapter 15.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int, Real
 
 from attnconv import checks, reference
-from attnconv.shifts import kernel_shifts, pixel_grid
+from attnconv.shifts import kernel_shifts, margins, pixel_grid
 
 # ---- encodings under which a head looks at one shift ------------------------------------------------------
 
@@ -243,8 +245,7 @@ class MHSAParameters:
         """Width of the ring of extra keys around the image: top, bottom, left, right."""
         if self.padding in ("replicate", "circular", "none"):
             return (0, 0, 0, 0)
-        (top, left), (bottom, right) = np.maximum(-self.centers.min(0), 0), np.maximum(self.centers.max(0), 0)
-        return int(top), int(bottom), int(left), int(right)
+        return margins(self.centers)
 
     def positions(self, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions of the queries and of the keys for an image of this size, each (number, 2)."""
@@ -331,47 +332,61 @@ def conv_to_mhsa(
         ValueError: wrong shapes, options, NaN or infinite entries.
     """
     kernel = _kernel(kernel)
-    out_channels = kernel.shape[3]
-    if bias is None:
-        bias = np.zeros(out_channels)
-    bias = checks.array("bias", bias, "out_channels", out_channels=out_channels)
+    bias = _bias(bias, kernel.shape[3])
     padding = checks.choice("padding", padding, checks.PADDINGS)
     if alpha is not None:
         alpha = float(checks.array("alpha", alpha, ""))
         if alpha <= 0:
             raise ValueError(f"alpha: expected a positive sharpness, or None for the hard limit, got {alpha}")
     shifts, matrices = kernel_shifts(kernel.shape[:2], dilation), head_matrices(kernel)
-    if head_dim is None:
-        pieces = [(shift, matrix) for shift, matrix in zip(shifts, matrices, strict=True)]
-        head_dim = out_channels
-    else:
-        head_dim = checks.integer("head_dim", head_dim, least=1)
-        pieces = [
-            (shift, piece)
-            for shift, matrix in zip(shifts, matrices, strict=True)
-            for piece in _narrow(matrix, head_dim)
-        ] or [(shifts[0], matrices[0])]  # a kernel of zeros still is a layer
-    split = [split_head_matrix(piece, head_dim) for _, piece in pieces]
-    centers = np.stack([shift for shift, _ in pieces])
+    centers, w_val, w_out = _heads(shifts, matrices, head_dim)
     return MHSAParameters(
         centers=centers,
         alpha=alpha,
         v=np.stack([quadratic_vector(center, 1.0 if alpha is None else alpha) for center in centers]),
-        w_val=np.stack([w_val for w_val, _ in split]),
-        w_out=np.concatenate([w_out for _, w_out in split]),
+        w_val=w_val,
+        w_out=w_out,
         b_out=bias,
         padding=padding,
     )
 
 
-def _narrow(matrix: np.ndarray, head_dim: int) -> list[np.ndarray]:
-    """Split a matrix into a sum of ⌈rank / head_dim⌉ matrices of rank at most head_dim."""
-    left, values, right = np.linalg.svd(matrix, full_matrices=False)
-    rank = _rank(values, matrix.shape)
-    if 0 < rank <= head_dim:
-        return [matrix]
-    cuts = range(0, rank, head_dim)
-    return [(left[:, i : i + head_dim] * values[i : i + head_dim]) @ right[i : i + head_dim] for i in cuts]
+def _heads(
+    shifts: np.ndarray, matrices: np.ndarray, head_dim: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Shift, value matrix and part of the output matrix of every head: one a shift, or as many as its rank asks."""
+    if head_dim is None:
+        splits = [[split_head_matrix(matrix, matrices.shape[2])] for matrix in matrices]
+    else:
+        head_dim = checks.integer("head_dim", head_dim, least=1)
+        splits = [_narrow(matrix, head_dim) for matrix in matrices]
+    if not any(splits):  # a kernel of zeros still is a layer
+        splits[0] = [split_head_matrix(matrices[0], head_dim)]
+    centers = np.repeat(shifts, [len(split) for split in splits], axis=0)
+    w_val, w_out = zip(*(head for split in splits for head in split), strict=True)
+    return centers, np.stack(w_val), np.concatenate(w_out)
+
+
+def _narrow(matrix: np.ndarray, head_dim: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Write a matrix as the sum of ⌈rank / head_dim⌉ products (W_val, W_out) of width head_dim."""
+    if head_dim >= min(matrix.shape):
+        return [split_head_matrix(matrix, head_dim)] if matrix.any() else []
+    core, rows, columns = _core(matrix)
+    left, values, right = np.linalg.svd(core, full_matrices=False)
+    rank, heads = _rank(values, core.shape), []
+    for first in range(0, rank, head_dim):
+        part, width = slice(first, min(first + head_dim, rank)), min(head_dim, rank - first)
+        w_val, w_out = np.zeros((len(matrix), head_dim)), np.zeros((head_dim, len(matrix[0])))
+        w_val[rows, :width] = left[:, part] * values[part]
+        w_out[:width, columns] = right[part]
+        heads.append((w_val, w_out))
+    return heads
+
+
+def _core(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The matrix without its zero rows and columns, and which ones are left: the blocks of patches have many."""
+    rows, columns = matrix.any(axis=1), matrix.any(axis=0)
+    return matrix[np.ix_(rows, columns)], rows, columns
 
 
 # ---- how many heads -----------------------------------------------------------------------------------------
@@ -484,6 +499,349 @@ def _positive(basis: np.ndarray) -> np.ndarray | None:
     )
     combination = basis @ solution.x[:-1]
     return combination if combination.min() > 1e-9 else None
+
+
+# ---- patches as tokens --------------------------------------------------------------------------------------
+
+
+def patch_shifts(
+    K: int | tuple[int, int],
+    P: int | tuple[int, int],
+    stride: int | tuple[int, int] = 1,
+    dilation: int | tuple[int, int] = 1,
+) -> Int[np.ndarray, "shifts 2"]:
+    """Shifts between patches that a convolution of the pixels needs, one head each.
+
+    Tap u of the kernel takes pixel s of a patch to pixel s + u, which lies `⌊(s + u)/P⌋` patches away. An axis
+    needs each value this takes for the taps u and the outputs s = 0, S, 2S … < P. At dilation 1 these are
+    `−⌈a/P⌉ … ⌊(b + P − S)/P⌋` with `a = ⌊(K−1)/2⌋` and `b = ⌊K/2⌋`. At stride 1 their number is
+
+        n = 1 + ⌈a/P⌉ + ⌈b/P⌉
+
+    and the layer takes n² heads: nine for every odd K with 3 ≤ K ≤ 2P + 1 and every even K with 4 ≤ K ≤ 2P.
+
+    The nine heads are Theorem 1 of Li, Chen, He and Hsieh 2021. The count for even kernels, strides and dilations
+    is this book's.
+
+    Args:
+        K: size of the kernel in pixels; one number or (rows, columns). An even K takes its extra tap right or
+            below, as in `shifts.kernel_shifts`.
+        P: size of a patch in pixels; one number or (rows, columns).
+        stride: S, a divisor of P; one number or (rows, columns).
+        dilation: distance between taps in pixels; one number or (rows, columns).
+
+    Returns:
+        The shifts δ in patches, in reading order.
+
+    Raises:
+        ValueError: no positive integers, or a stride that does not divide the patch.
+    """
+    sizes, patch = checks.pair("K", K, least=1), checks.pair("P", P, least=1)
+    rows, columns = (offsets for offsets, _ in _patch_axes(sizes, patch, stride, dilation))
+    return np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
+def patch_matrices(
+    kernel: Float[np.ndarray, "kernel_height kernel_width in_channels_per_group out_channels"],
+    patch: int | tuple[int, int],
+    *,
+    stride: int | tuple[int, int] = 1,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+) -> Float[np.ndarray, "shifts patch_in_channels patch_out_channels"]:
+    """Matrices that turn a convolution of pixels into one of patches, a matrix a shift of `patch_shifts`.
+
+        Y_p = Σ_δ X_{p+δ} W_δ,   W_δ[(t, c), (s, o)] = k_u[c, o]   with u = P δ + t − s·S
+
+    and 0 where u is no tap of the kernel. Here t is a pixel of the patch that is read, s one of the patch that is
+    written. All blocks together have `(P/S)² K² C_in C_out / groups` entries taken from the kernel.
+
+    With an axis of length one, `patch_matrices(…)[:, None]` is the kernel of a convolution over patches. As such it
+    goes into `kernel_rank`, `heads_needed` and `decompose_heads`.
+
+    Args:
+        kernel: k, over pixels.
+        patch: P, the size of a patch in pixels; one number or (rows, columns).
+        stride: S, a divisor of P. The patches that are written then measure P/S.
+        dilation: distance between taps in pixels; one number or (rows, columns).
+        groups: so many groups of channels that do not mix.
+
+    Returns:
+        The blocks W_δ, (P·P·C_in) × (P/S·P/S·C_out) each, rows and columns in the order row, column, channel of
+        `reference.image_to_patches`.
+
+    Raises:
+        ValueError: wrong shapes or sizes, a stride that does not divide the patch, NaN or infinite entries.
+    """
+    kernel = _ungrouped(kernel, groups)
+    patch = checks.pair("patch", patch, least=1)
+    (_, rows), (_, columns) = _patch_axes(kernel.shape[:2], patch, stride, dilation)
+    blocks = np.einsum("atsj,bTSJ,jJio->abtTisSo", rows, columns, kernel, optimize=True)
+    count, inputs = blocks.shape[0] * blocks.shape[1], patch[0] * patch[1] * kernel.shape[2]
+    return blocks.reshape(count, inputs, -1)
+
+
+def patch_ranks(K: int | tuple[int, int], P: int | tuple[int, int]) -> Int[np.ndarray, " shifts"]:
+    """Rank of every block of a generic kernel with one channel, at stride and dilation 1.
+
+        r(δ₁) r(δ₂),   r(0) = P,   r(δ) = min(P, b − P(δ − 1)) for δ > 0,   min(P, a − P(−δ − 1)) for δ < 0
+
+    With channels, the rank of W_δ is at most `min(C_in, C_out)` times this, and equal to it for almost every
+    kernel. The sum over all shifts is `(P + K − 1)²`, the pixels that a patch of the result depends on. This book's
+    own, chapter 15.
+
+    Args:
+        K: size of the kernel in pixels; one number or (rows, columns).
+        P: size of a patch in pixels; one number or (rows, columns).
+
+    Returns:
+        The ranks, in the order of `patch_shifts(K, P)`.
+
+    Raises:
+        ValueError: no positive integers.
+    """
+    sizes, patch = checks.pair("K", K, least=1), checks.pair("P", P, least=1)
+    ranks = []
+    for (offsets, _), size, pixels in zip(_patch_axes(sizes, patch, 1, 1), sizes, patch, strict=True):
+        reach = np.where(offsets > 0, size // 2, (size - 1) // 2)
+        ranks.append(np.where(offsets == 0, pixels, np.minimum(pixels, reach - pixels * (np.abs(offsets) - 1))))
+    return np.outer(*ranks).ravel()
+
+
+def patch_heads(
+    kernel: Float[np.ndarray, "kernel_height kernel_width in_channels_per_group out_channels"],
+    patch: int | tuple[int, int],
+    head_dim: int | None = None,
+    *,
+    stride: int | tuple[int, int] = 1,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+) -> int:
+    """Heads that attention over patches needs for a convolution of the pixels.
+
+    For heads as wide as they like it is the fewest there can be: `heads_needed` of the blocks W_δ, which is their
+    rank ρ or ρ + 1. The grid must hold the window of at least one query, and other patches may be masked; where all
+    scores are finite and a patch lies outside the window, it takes ρ + 1.
+
+    For heads of width D_h it is the number that `conv_to_patch_mhsa` builds, `Σ_δ ⌈rank W_δ / D_h⌉`. Fewer may do.
+
+    Li, Chen, He and Hsieh 2021 bound the number of heads too. The counts here are this book's, chapter 15.
+
+    Args:
+        kernel: k, over pixels.
+        patch: P, the size of a patch in pixels; one number or (rows, columns).
+        head_dim: D_h, or None for heads that are wide enough.
+        stride: S, a divisor of P; one number or (rows, columns).
+        dilation: distance between taps in pixels; one number or (rows, columns).
+        groups: so many groups of channels that do not mix.
+
+    Raises:
+        ValueError: wrong shapes or sizes, a stride that does not divide the patch, NaN or infinite entries.
+    """
+    matrices = patch_matrices(kernel, patch, stride=stride, dilation=dilation, groups=groups)
+    if head_dim is None:
+        return heads_needed(matrices[:, None])
+    head_dim = checks.integer("head_dim", head_dim, least=1)
+    cores = [_core(matrix)[0] for matrix in matrices]
+    ranks = [_rank(np.linalg.svd(core, compute_uv=False), core.shape) for core in cores]
+    return sum(-(-rank // head_dim) for rank in ranks)
+
+
+@dataclass(frozen=True, eq=False)
+class PatchMHSAParameters:
+    """A self-attention layer over patches built from a convolution of pixels; see `conv_to_patch_mhsa`.
+
+    Attributes:
+        shifts: δ^(h), the patch each head looks at.
+        border: what a head finds outside the grid; see `reference.patch_scores`.
+        alpha: score of the patch wanted, or None for the hard limit.
+        gamma: by how much the sink's score exceeds that of the patch wanted.
+        w_val: value matrices W_val^(h).
+        w_out: output matrix, its rows grouped by head.
+        b_out: output bias, the bias of the convolution once a pixel of the patch.
+        patch: size of the patches that are read, (rows, columns) in pixels.
+        out_patch: size of the patches that are written, P/S.
+    """
+
+    shifts: Int[np.ndarray, "head 2"]
+    border: str
+    alpha: float | None
+    gamma: float
+    w_val: Float[np.ndarray, "head patch_in_channels head_dim"]
+    w_out: Float[np.ndarray, "head_times_head_dim patch_out_channels"]
+    b_out: Float[np.ndarray, " patch_out_channels"]
+    patch: tuple[int, int]
+    out_patch: tuple[int, int]
+
+    def scores(self, height: int, width: int) -> Float[np.ndarray, "head query key"]:
+        """Return the scores before the softmax, for a grid of height × width patches."""
+        return reference.patch_scores(height, width, self.shifts, self.border, alpha=self.alpha, gamma=self.gamma)
+
+    def attention(self, height: int, width: int) -> Float[np.ndarray, "head query key"]:
+        """Return the attention probabilities, for a grid of height × width patches."""
+        return reference.patch_attention(
+            height, width, self.shifts, self.border, alpha=self.alpha, gamma=self.gamma
+        )
+
+    def keys(self, tokens: Float[np.ndarray, "rows columns patch_in_channels"]) -> np.ndarray:
+        """Return the tokens the heads look at: the patches, with zeros around or behind them where needed."""
+        return reference.patch_keys(tokens, self.shifts, self.border)
+
+    def __call__(self, image: Float[np.ndarray, "height width in_channels"]) -> np.ndarray:
+        """Run the layer on an image; the result is an image as well."""
+        in_channels = self.w_val.shape[1] // (self.patch[0] * self.patch[1])
+        image = checks.array("image", image, "height width in_channels", in_channels=in_channels)
+        tokens = reference.image_to_patches(image, self.patch)
+        height, width, _ = tokens.shape
+        values = self.attention(height, width) @ self.keys(tokens) @ self.w_val
+        result = np.concatenate(list(values), axis=1) @ self.w_out + self.b_out
+        return reference.patches_to_image(result.reshape(height, width, -1), self.out_patch)
+
+
+def conv_to_patch_mhsa(
+    kernel: Float[np.ndarray, "kernel_height kernel_width in_channels_per_group out_channels"],
+    patch: int | tuple[int, int],
+    bias: Float[np.ndarray, " out_channels"] | None = None,
+    *,
+    border: str = "ring",
+    stride: int | tuple[int, int] = 1,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+    alpha: float | None = None,
+    gamma: float = 0.0,
+    head_dim: int | None = None,
+) -> PatchMHSAParameters:
+    """Theorem 1 of Li, Chen, He and Hsieh 2021: self-attention over patches that computes a convolution of pixels.
+
+    Head h looks at the patch δ^(h), and its matrices multiply to the block of the kernel: `W_val^(h) W_out^(h) =
+    W_δ`. In the hard limit the layer is exact. The borders are this book's: `ring`, `sink` and `mask` give a
+    convolution with zeros outside the image, `circular` one on the torus. A sink takes the share `e^γ / (1 + e^γ)`
+    of every query whose patch exists, so there the value matrices are `1 + e^γ` times as large.
+
+    Args:
+        kernel: k, over pixels.
+        patch: P, the size of a patch in pixels; one number or (rows, columns).
+        bias: b, or None for zero.
+        border: `ring`, `sink`, `mask` or `circular`; see `reference.patch_scores`.
+        stride: S, a divisor of P; one number or (rows, columns).
+        dilation: distance between taps in pixels; one number or (rows, columns).
+        groups: so many groups of channels that do not mix.
+        alpha: score of the patch wanted where all others have 0; None for the limit α → ∞.
+        gamma: γ, by how much the sink's score exceeds that of the patch wanted.
+        head_dim: D_h. None takes (P/S)² C_out with one head a shift. A smaller width takes `⌈rank W_δ / D_h⌉`
+            heads at each shift.
+
+    Raises:
+        ValueError: wrong shapes, sizes or options, a stride that does not divide the patch, NaN or infinite
+            entries.
+    """
+    matrices = patch_matrices(kernel, patch, stride=stride, dilation=dilation, groups=groups)
+    bias = _bias(bias, np.shape(kernel)[3])
+    border = checks.choice("border", border, checks.BORDERS)
+    if alpha is not None:
+        alpha = float(checks.array("alpha", alpha, ""))
+    gamma = float(checks.array("gamma", gamma, ""))
+    patch, steps = checks.pair("patch", patch, least=1), checks.pair("stride", stride, least=1)
+    shifts = patch_shifts(np.shape(kernel)[:2], patch, stride, dilation)
+    shifts, w_val, w_out = _heads(shifts, matrices, head_dim)
+    out_patch = (patch[0] // steps[0], patch[1] // steps[1])
+    return PatchMHSAParameters(
+        shifts=shifts,
+        border=border,
+        alpha=alpha,
+        gamma=gamma,
+        w_val=w_val * (1 + np.exp(gamma)) if border == "sink" else w_val,
+        w_out=w_out,
+        b_out=np.tile(bias, out_patch[0] * out_patch[1]),
+        patch=patch,
+        out_patch=out_patch,
+    )
+
+
+def patch_leakage(alpha: float | Real[np.ndarray, "*batch"], keys: int) -> float | Float[np.ndarray, "*batch"]:
+    """Attention that a head leaves to other keys when it scores the key wanted α and all others 0.
+
+        ε = (N − 1) / (N − 1 + e^α)
+
+    So much leaks in `reference.patch_attention`. With a sink, the other patches get the leakage of α + ln(1 + e^γ),
+    where N counts the patches alone.
+
+    Args:
+        alpha: α; a number or an array.
+        keys: N, the number of keys, a ring's among them.
+
+    Returns:
+        ε, between 0 and 1; of the shape of alpha.
+
+    Raises:
+        ValueError: NaN or infinite scores, no positive number of keys.
+    """
+    alpha = checks.array("alpha", alpha, " ".join(f"axis{i}" for i in range(np.ndim(alpha))))
+    others = checks.integer("keys", keys, least=1) - 1
+    with np.errstate(under="ignore"):  # fractions of the larger exponential never overflow
+        weight = others * np.exp(-np.maximum(alpha, 0))
+        result = weight / (weight + np.exp(np.minimum(alpha, 0)))
+    return result if result.ndim else float(result)
+
+
+def patch_sharpness(eps: float | Real[np.ndarray, "*batch"], keys: int) -> float | Float[np.ndarray, "*batch"]:
+    """Score α at which a head leaks eps to the other keys: the inverse of `patch_leakage`.
+
+        α = ln((N − 1)(1 − ε)/ε)
+
+    Args:
+        eps: ε with 0 < ε < 1; a number or an array. From (N − 1)/N on, the share of uniform attention, α ≤ 0.
+        keys: N ≥ 2, the number of keys.
+
+    Returns:
+        α, of the shape of eps.
+
+    Raises:
+        ValueError: an eps that is not strictly between 0 and 1, fewer than two keys.
+    """
+    eps = checks.array("eps", eps, " ".join(f"axis{i}" for i in range(np.ndim(eps))))
+    if not ((eps > 0) & (eps < 1)).all():
+        raise ValueError(f"eps: expected numbers strictly between 0 and 1, got {eps}")
+    result = np.log(checks.integer("keys", keys, least=2) - 1) + np.log1p(-eps) - np.log(eps)
+    return result if np.ndim(result) else float(result)
+
+
+def _patch_axes(
+    sizes: tuple[int, int],
+    patch: tuple[int, int],
+    stride: int | tuple[int, int],
+    dilation: int | tuple[int, int],
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For rows and columns: the shifts δ, and a 1 at [δ, t, s, j] where tap j takes pixel s to t of patch δ."""
+    steps, dilations = checks.pair("stride", stride, least=1), checks.pair("dilation", dilation, least=1)
+    if patch[0] % steps[0] or patch[1] % steps[1]:
+        raise ValueError(f"stride: expected a divisor of the patch {patch}, got {steps}")
+    axes = []
+    for size, pixels, step, distance in zip(sizes, patch, steps, dilations, strict=True):
+        taps = kernel_shifts((size, 1), (distance, 1))[:, 0]
+        shift, pixel = np.divmod(np.arange(0, pixels, step)[:, None] + taps, pixels)
+        offsets, index = np.unique(shift, return_inverse=True)
+        chosen = np.zeros((len(offsets), pixels, *shift.shape))
+        written, tap = np.indices(shift.shape)
+        chosen[index.reshape(shift.shape), pixel, written, tap] = 1
+        axes.append((offsets, chosen))
+    return axes
+
+
+def _ungrouped(kernel: np.ndarray, groups: int) -> np.ndarray:
+    """The same convolution with one group: the matrices W_δ become block-diagonal."""
+    kernel, groups = _kernel(kernel), checks.integer("groups", groups, least=1)
+    *size, inputs, outputs = kernel.shape
+    if outputs % groups:
+        raise ValueError(f"groups: expected a divisor of out_channels={outputs}, got {groups}")
+    split = kernel.reshape(*size, inputs, groups, outputs // groups)
+    return np.einsum("hwigo,gn->hwnigo", split, np.eye(groups)).reshape(*size, groups * inputs, outputs)
+
+
+def _bias(value: np.ndarray | None, out_channels: int) -> np.ndarray:
+    if value is None:
+        return np.zeros(out_channels)
+    return checks.array("bias", value, "out_channels", out_channels=out_channels)
 
 
 def _kernel(value: np.ndarray) -> np.ndarray:
