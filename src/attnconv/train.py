@@ -101,8 +101,8 @@ class Recipe:
 PRESETS = {
     "digits": {},
     "small": {
-        "data": "cifar10", "layers": 6, "width": 64, "intermediate": 128, "key_dim": 16, "downsample": 2,
-        "epochs": 12, "batch_size": 128, "lr": 3e-3, "crop": 4, "flip": True, "validation": 2500,
+        "data": "cifar10", "layers": 4, "width": 128, "intermediate": 256, "key_dim": 16, "downsample": 4,
+        "epochs": 10, "batch_size": 64, "lr": 2e-3, "crop": 4, "flip": True, "validation": 2500,
     },
     "paper": {
         "data": "cifar10", "layers": 6, "width": 400, "intermediate": 512, "downsample": 2, "dropout": 0.1,

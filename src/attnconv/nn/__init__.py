@@ -9,6 +9,7 @@ from attnconv.nn.convert import (
     conv_to_attention,
     convert_convs,
 )
+from attnconv.nn.cost import Cost, cost
 from attnconv.nn.resnet import ResNet18
 
 __all__ = [
@@ -16,10 +17,12 @@ __all__ = [
     "ContentAttention2d",
     "Conversion",
     "ConvolutionalAttention2d",
+    "Cost",
     "LearnedAttention2d",
     "QuadraticAttention2d",
     "ResNet18",
     "attention_to_conv",
     "conv_to_attention",
     "convert_convs",
+    "cost",
 ]

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 TILE = 32  # rows and columns of a tile whose temporaries stay in a processor's cache
-CHUNK = 2**19  # numbers of the images that are taken together for a tile
+CHUNK = 2**21  # numbers of the images that are taken together for a tile
 
 
 # ---- one axis -----------------------------------------------------------------------------------------------
