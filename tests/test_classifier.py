@@ -4,19 +4,19 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnconv.nn import AttentionClassifier, ContentAttention2d, ResNet18, cost
+from attnconv.nn import AttentionClassifier, ContentAttention2d, ResNet18, attention, cost
 from attnconv.nn.classifier import ATTENTIONS
 
 PAPER = {"quadratic": 12_086_844, "learned": 12_278_682, "content": 29_484_282}
 SMALL = {"image_size": 8, "layers": 2, "heads": 9, "width": 12, "intermediate": 20, "dropout": 0.0}
 
 
-@pytest.mark.parametrize(("attention", "parameters"), PAPER.items())
-def test_the_papers_configuration_has_the_papers_counts(attention, parameters):
-    model = AttentionClassifier(attention)
+@pytest.mark.parametrize(("kind", "parameters"), PAPER.items())
+def test_the_papers_configuration_has_the_papers_counts(kind, parameters):
+    model = AttentionClassifier(kind)
     counted = cost(model, torch.zeros(1, 3, 32, 32), method="dense")
     assert counted.parameters == parameters
-    published = {"quadratic": 6.18e9, "learned": 6.18e9, "content": 15.02e9}[attention]
+    published = {"quadratic": 6.18e9, "learned": 6.18e9, "content": 15.02e9}[kind]
     assert 2 * counted.linear == pytest.approx(published, rel=1e-3)
 
 
@@ -26,10 +26,10 @@ def test_resnet18_costs_what_is_published():
     assert 2 * counted.total == pytest.approx(1.11e9, rel=1e-2)
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_cost_agrees_with_pytorchs_counter(attention):
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_cost_agrees_with_pytorchs_counter(kind):
     """PyTorch counts the products that the plain formula runs."""
-    model = AttentionClassifier(attention, key_dim=6, **SMALL).eval()
+    model = AttentionClassifier(kind, key_dim=6, **SMALL).eval()
     for layer in model.modules():
         if hasattr(layer, "method"):
             layer.method = "dense"
@@ -38,7 +38,7 @@ def test_cost_agrees_with_pytorchs_counter(attention):
         model(x)
     counted = cost(model, x, method="dense")
     flops = counter.get_total_flops()
-    if attention == "learned":  # scores from two small tables, once for all images
+    if kind == "learned":  # scores from two small tables, once for all images
         flops -= 2 * 2 * 2 * (2 * 4 - 1) * 12 * 9
     assert 2 * counted.total == flops
 
@@ -54,10 +54,10 @@ def test_separable_cost_is_what_it_says():
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_fast_paths_give_the_logits_of_the_plain_formula(attention, norm_first):
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_fast_paths_give_the_logits_of_the_plain_formula(kind, norm_first):
     torch.manual_seed(0)
-    model = AttentionClassifier(attention, key_dim=6, norm_first=norm_first, **SMALL).double()
+    model = AttentionClassifier(kind, key_dim=6, norm_first=norm_first, **SMALL).double()
     x = torch.randn(3, 3, 8, 8).double()
     fast = model(x)
     for layer in model.modules():
@@ -68,7 +68,8 @@ def test_fast_paths_give_the_logits_of_the_plain_formula(attention, norm_first):
 
 @pytest.mark.parametrize("options", [{}, {"key_dim": 4}, {"head_dim": 3}], ids=str)
 @pytest.mark.parametrize("size", [(1, 1), (1, 5), (4, 6)])
-def test_fused_content_attention_equals_the_plain_formula(size, options):
+def test_fused_content_attention_equals_the_plain_formula(size, options, monkeypatch):
+    monkeypatch.setattr(attention, "FUSED", 0)
     torch.manual_seed(0)
     layer = ContentAttention2d(8, 5, size=6, heads=3, **options).double()
     x = torch.randn(2, 8, *size).double().requires_grad_()
@@ -106,10 +107,10 @@ def test_wrong_options_are_named(options, says):
         AttentionClassifier(**(SMALL | options))
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_bfloat16_stays_near_float32(attention):
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_bfloat16_stays_near_float32(kind):
     torch.manual_seed(0)
-    model = AttentionClassifier(attention, norm_first=True, key_dim=6, **SMALL)
+    model = AttentionClassifier(kind, norm_first=True, key_dim=6, **SMALL)
     x = torch.randn(8, 3, 8, 8)
     wanted = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
     with torch.autocast("cpu", torch.bfloat16):

@@ -12,6 +12,7 @@ from attnconv.nn import functional
 
 PADDING_MODES = ("replicate", "zeros", "circular")
 METHODS = ("auto", "dense", "separable")
+FUSED = 256  # pixels from which fused attention is faster than the plain formula
 
 
 class _Attention2d(nn.Module):
@@ -303,7 +304,8 @@ class ContentAttention2d(_Attention2d):
         head_dim: width D_h of a head; None keeps one matrix W^(h) a head.
         key_dim: width D_k of queries and keys, an even number; in_channels by default.
         bias: add a learned bias.
-        method: `dense` is the plain formula, `auto` PyTorch's fused attention, which keeps no N × N map.
+        method: `dense` is the plain formula; `auto` takes PyTorch's fused attention, which keeps no N × N map,
+            where an image has enough pixels for it to pay.
 
     Raises:
         ValueError: a wrong size or option; an image larger than `size`.
@@ -361,10 +363,11 @@ class ContentAttention2d(_Attention2d):
         self, x: Float[Tensor, "batch in_channels height width"]
     ) -> Float[Tensor, "batch out_channels height width"]:
         """Attend; height and width stay."""
-        if self.method == "dense":
-            result = functional.attention_dense(self._checked(x), self.attention_probs(x), self.head_matrices)
+        x = self._checked(x)
+        if self.method == "dense" or x.shape[2] * x.shape[3] < FUSED:
+            result = functional.attention_dense(x, self.attention_probs(x), self.head_matrices)
         else:
-            result = self._fused(self._checked(x))
+            result = self._fused(x)
         return result if self.bias is None else result + self.bias[:, None, None]
 
     def _fused(self, x: Tensor) -> Tensor:
