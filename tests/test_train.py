@@ -70,13 +70,19 @@ def test_a_run_leaves_what_it_says(whole):
     heads = load_file(whole / "heads.safetensors")
     assert heads["centers"].shape == (3, 1, 4, 2)
     assert heads["alpha"].shape == (3, 1, 4)
-    weights = load_file(whole / "weights.safetensors")
-    recipe = train.Recipe(**{k: v for k, v in record["settings"].items() if k not in ("processes", "precision")})
     digits = data.digits()
-    model = train.build_model(recipe, digits)
-    model.load_state_dict(weights)
+    model, loaded = train.load(whole)
+    assert loaded == record
     _, accuracy = train.evaluate(model, digits.test, mean=digits.mean, std=digits.std, device=torch.device("cpu"))
     assert accuracy == pytest.approx(record["test_accuracy"], abs=0.02)
+
+
+def test_load_refuses_unfinished_runs(whole, tmp_path):
+    with pytest.raises(ValueError, match=r"without run\.json"):
+        train.load(tmp_path)
+    (tmp_path / "run.json").write_bytes((whole / "run.json").read_bytes())
+    with pytest.raises(ValueError, match=r"without weights\.safetensors"):
+        train.load(tmp_path)
 
 
 def test_killed_at_any_time_a_run_ends_with_the_same_bits(whole, tmp_path):
@@ -105,8 +111,8 @@ def test_killed_at_any_time_a_run_ends_with_the_same_bits(whole, tmp_path):
 
 def test_two_processes_have_the_losses_of_one_with_the_doubled_batch(tmp_path):
     options = [*TINY, "--device", "cpu", "--precision", "fp32"]
-    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1"]
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no"]
     one = [
         sys.executable,
         "-m",

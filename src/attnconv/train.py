@@ -6,9 +6,10 @@ Device and precision are chosen from what is there: CUDA, else the CPU, with bfl
 A run that was stopped, by whatever, goes on from its last checkpoint when the same command is given again, and on
 one device it ends with the same bits. Several processes or machines share a batch by Accelerate:
 
-    accelerate launch --num_processes 2 -m attnconv.train …
+    accelerate launch --multi_gpu --num_processes 2 -m attnconv.train …
 
-The batch size is that of one process. All chance comes from the seed and the number of the step, so nothing else
+(the launcher's option stands for several processes; on CPUs they talk by gloo). The batch size is that of one
+process. All chance comes from the seed and the number of the step, so nothing else
 needs to be kept. A fixed part of the training pictures is held out for validation; test pictures are looked at
 once, at the end.
 
@@ -39,7 +40,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
@@ -115,11 +116,9 @@ PRESETS = {
 # ---- parts --------------------------------------------------------------------------------------------------
 
 
-def build_model(recipe: Recipe, dataset: data.Dataset) -> nn.Module:
-    """Return the network of a recipe, with weights drawn from its seed."""
+def build_model(recipe: Recipe, *, channels: int, size: int, classes: int) -> nn.Module:
+    """Return the network of a recipe for pictures of a size, with weights drawn from its seed."""
     torch.manual_seed(recipe.seed)
-    channels, size = dataset.train.images.shape[1:3]
-    classes = len(dataset.classes)
     if recipe.model == "resnet18":
         return ResNet18(channels, classes, width=recipe.width).to(memory_format=torch.channels_last)
     names = ("layers", "heads", "width", "intermediate", "key_dim", "downsample", "dropout", "norm_first")
@@ -342,7 +341,9 @@ def run(
         raise ValueError(
             f"output: expected a folder without a finished run, got {output}; name another or delete it"
         )
-    model = build_model(recipe, dataset)
+    channels, size_of_picture = dataset.train.images.shape[1:3]
+    pictures = {"channels": channels, "size": size_of_picture, "classes": len(dataset.classes)}
+    model = build_model(recipe, **pictures)
     optimizer = build_optimizer(recipe, model)
     progress = _progress_of(checkpoint)
     if progress is None:
@@ -445,6 +446,7 @@ def run(
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "settings": settings,
         "data": dataset.source,
+        "pictures": pictures,
         "device": _device_name(accelerator.device),
         "threads": torch.get_num_threads(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
@@ -496,6 +498,25 @@ def _device_name(device: torch.device) -> str:
     )
 
 
+def load(folder: str | os.PathLike) -> tuple[nn.Module, dict]:
+    """Return the network of a finished run, with its final weights, and the record of the run.
+
+    Raises:
+        ValueError: a folder without a finished run or without weights.
+    """
+    folder = Path(folder)
+    files = [folder / name for name in ("run.json", "weights.safetensors")]
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"folder: expected a finished run with its weights, got {folder} without {file.name}")
+    record = json.loads(files[0].read_text(encoding="utf-8"))
+    fields = {field.name for field in dataclasses.fields(Recipe)}
+    recipe = Recipe(**{name: value for name, value in record["settings"].items() if name in fields})
+    model = build_model(recipe, **record["pictures"])
+    model.load_state_dict(load_file(files[1]))
+    return model.eval(), record
+
+
 # ---- the command --------------------------------------------------------------------------------------------
 
 
@@ -545,7 +566,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if record is not None:
+    if record is not None and os.environ.get("RANK", "0") == "0":
         accuracy = f"test accuracy {record['test_accuracy']:.4f}"
         print(f"{recipe.model} on {record['data']}: {accuracy}, {record['seconds']} s")
     return 0
