@@ -424,7 +424,7 @@ def run(
             if accelerator.num_processes > 1:  # all stop together
                 flag = torch.tensor([float(over or bool(wanted))], device=accelerator.device)
                 over = accelerator.reduce(flag, "sum").item() > 0
-            if over or wanted:
+            if (over or wanted) and step + 1 < steps:
                 save_checkpoint()
                 bar.write(f"stopped after step {step + 1} of {steps}; the same command goes on")
                 if wanted:
