@@ -128,7 +128,7 @@ def build_model(recipe: Recipe, *, channels: int, size: int, classes: int) -> nn
 
 def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimiser; matrices decay, positions, biases and normalisations do not."""
-    positions = ("centers", "alpha", "inverse_root", "row_table", "column_table")
+    positions = ("centers", "alpha", "inverse_root", "row_table", "column_table", "table")
     decays, stays = [], []
     for name, parameter in model.named_parameters():
         group = stays if parameter.dim() < 2 or name.rpartition(".")[2] in positions else decays

@@ -10,7 +10,10 @@ from attnconv.nn.convert import (
     convert_convs,
 )
 from attnconv.nn.cost import Cost, cost
+from attnconv.nn.patches import PatchAttention2d, conv_to_patch_attention
+from attnconv.nn.relative import RelativeAttention2d
 from attnconv.nn.resnet import ResNet18
+from attnconv.nn.vit import ViT
 
 __all__ = [
     "AttentionClassifier",
@@ -19,10 +22,14 @@ __all__ = [
     "ConvolutionalAttention2d",
     "Cost",
     "LearnedAttention2d",
+    "PatchAttention2d",
     "QuadraticAttention2d",
+    "RelativeAttention2d",
     "ResNet18",
+    "ViT",
     "attention_to_conv",
     "conv_to_attention",
+    "conv_to_patch_attention",
     "convert_convs",
     "cost",
 ]

@@ -5,12 +5,14 @@ network for each pixel follow, and the mean over the pixels is classified.
 """
 
 import math
+from collections.abc import Callable
 
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pixel_unshuffle
 
 from attnconv import checks
+from attnconv.nn import functional
 from attnconv.nn.attention import ContentAttention2d, LearnedAttention2d, QuadraticAttention2d
 
 ATTENTIONS = ("quadratic", "generalized", "learned", "content", "convolution")
@@ -38,13 +40,25 @@ class AttentionBlock(nn.Module):
 
     x ← norm(x + output(attention(x)));  x ← norm(x + mlp(x))          as the authors' network does
     x ← x + output(attention(norm(x)));  x ← x + mlp(norm(x))          with `norm_first`
+
+    `output` is a linear layer, or nothing without `project`, for attention that has its own.
     """
 
-    def __init__(self, attention: nn.Module, width: int, intermediate: int, *, dropout: float, norm_first: bool):
+    def __init__(
+        self,
+        attention: nn.Module,
+        width: int,
+        intermediate: int,
+        *,
+        dropout: float,
+        norm_first: bool,
+        project: bool = True,
+    ):
         super().__init__()
         self.norm_first = norm_first
         self.attention = attention
-        self.output = nn.Sequential(nn.Linear(width, width), nn.Dropout(dropout))
+        linear = [nn.Linear(width, width)] if project else []
+        self.output = nn.Sequential(*linear, nn.Dropout(dropout))
         self.mlp = nn.Sequential(
             nn.Linear(width, intermediate), nn.GELU(), nn.Linear(intermediate, width), nn.Dropout(dropout)
         )
@@ -63,7 +77,81 @@ class AttentionBlock(nn.Module):
         return self.norm2(x + self.mlp(x))
 
 
-class AttentionClassifier(nn.Module):
+class Classifier(nn.Module):
+    """What all classifiers share: pictures cut down, pixels embedded, blocks, the mean over what they give.
+
+    Args:
+        block: returns a new block; it is called once a layer, when `side` is known.
+        image_size: height and width of a picture.
+        in_channels: channels of a picture.
+        classes: number of classes.
+        layers: number of blocks.
+        channels: channels of a hidden pixel.
+        patch_size: side of the squares of hidden pixels that become one token.
+        downsample: side of the squares of pixels that become one hidden pixel; nothing is lost.
+        dropout: probability of a dropped entry of the embedding.
+        norm_first: normalise before the mean.
+
+    Raises:
+        ValueError: a wrong size or option.
+    """
+
+    def __init__(
+        self,
+        block: Callable[[], nn.Module],
+        *,
+        image_size: int,
+        in_channels: int,
+        classes: int,
+        layers: int,
+        channels: int,
+        patch_size: int = 1,
+        downsample: int,
+        dropout: float,
+        norm_first: bool,
+    ):
+        super().__init__()
+        self.downsample = checks.integer("downsample", downsample, least=1)
+        self.image_size = checks.integer("image_size", image_size, least=1)
+        self.patch_size = checks.integer("patch_size", patch_size, least=1)
+        if self.image_size % self.downsample:
+            raise ValueError(f"downsample: expected a divisor of image_size={image_size}, got {downsample}")
+        if self.image_size // self.downsample % self.patch_size:
+            raise ValueError(
+                f"patch_size: expected a divisor of image_size/downsample={self.image_size // self.downsample}, "
+                f"got {patch_size}"
+            )
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout: expected a probability below 1, got {dropout}")
+        in_channels = checks.integer("in_channels", in_channels, least=1)
+        self.width = checks.integer("channels", channels, least=1) * self.patch_size**2
+        self.side = self.image_size // (self.downsample * self.patch_size)
+        self.embedding = nn.Linear(in_channels * self.downsample**2, channels)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(block() for _ in range(checks.integer("layers", layers, least=1)))
+        self.norm = nn.LayerNorm(self.width, eps=1e-12) if norm_first else nn.Identity()
+        self.classifier = nn.Linear(self.width, checks.integer("classes", classes, least=1))
+
+    def embed(self, x: Float[Tensor, "batch in_channels height width"]) -> Tensor:
+        """Return the tokens before the first block: (row, column, batch, channel)."""
+        if x.dim() != 4 or x.shape[2:] != (self.image_size, self.image_size):
+            expected = f"(batch, channels, {self.image_size}, {self.image_size})"
+            raise ValueError(f"x: expected shape {expected}, got {tuple(x.shape)}")
+        x = self.dropout(self.embedding(pixel_unshuffle(x, self.downsample).permute(2, 3, 0, 1)))
+        if self.patch_size == 1:
+            return x
+        tokens = functional.image_to_patches(x.permute(2, 3, 0, 1), (self.patch_size, self.patch_size))
+        return tokens.permute(2, 3, 0, 1)
+
+    def forward(self, x: Float[Tensor, "batch in_channels height width"]) -> Float[Tensor, "batch classes"]:
+        """Return the logits."""
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.classifier(self.norm(x).mean(dim=(0, 1)))
+
+
+class AttentionClassifier(Classifier):
     """Classifier of images without a convolution, Section 4 of Cordonnier, Loukas and Jaggi (2020).
 
     The sizes at the start are the paper's: 12 086 844 parameters with quadratic scores, 12 278 682 with learned
@@ -105,42 +193,22 @@ class AttentionClassifier(nn.Module):
         dropout: float = 0.1,
         norm_first: bool = False,
     ):
-        super().__init__()
         checks.choice("attention", attention, ATTENTIONS)
-        self.downsample = checks.integer("downsample", downsample, least=1)
-        self.image_size = checks.integer("image_size", image_size, least=1)
-        if self.image_size % self.downsample:
-            raise ValueError(f"downsample: expected a divisor of image_size={image_size}, got {downsample}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout: expected a probability below 1, got {dropout}")
-        in_channels = checks.integer("in_channels", in_channels, least=1)
         width = checks.integer("width", width, least=1)
-        self.side = self.image_size // self.downsample
-        self.embedding = nn.Linear(in_channels * self.downsample**2, width)
-        self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(
-            AttentionBlock(
-                attention_layer(attention, width, heads=heads, size=self.side, key_dim=key_dim),
-                width,
-                checks.integer("intermediate", intermediate, least=1),
-                dropout=dropout,
-                norm_first=norm_first,
-            )
-            for _ in range(checks.integer("layers", layers, least=1))
+        intermediate = checks.integer("intermediate", intermediate, least=1)
+
+        def block() -> AttentionBlock:
+            layer = attention_layer(attention, width, heads=heads, size=self.side, key_dim=key_dim)
+            return AttentionBlock(layer, width, intermediate, dropout=dropout, norm_first=norm_first)
+
+        super().__init__(
+            block,
+            image_size=image_size,
+            in_channels=in_channels,
+            classes=classes,
+            layers=layers,
+            channels=width,
+            downsample=downsample,
+            dropout=dropout,
+            norm_first=norm_first,
         )
-        self.norm = nn.LayerNorm(width, eps=1e-12) if norm_first else nn.Identity()
-        self.classifier = nn.Linear(width, checks.integer("classes", classes, least=1))
-
-    def embed(self, x: Float[Tensor, "batch in_channels height width"]) -> Tensor:
-        """Return the hidden image before the first block: (row, column, batch, channel)."""
-        if x.dim() != 4 or x.shape[2:] != (self.image_size, self.image_size):
-            expected = f"(batch, channels, {self.image_size}, {self.image_size})"
-            raise ValueError(f"x: expected shape {expected}, got {tuple(x.shape)}")
-        return self.dropout(self.embedding(pixel_unshuffle(x, self.downsample).permute(2, 3, 0, 1)))
-
-    def forward(self, x: Float[Tensor, "batch in_channels height width"]) -> Float[Tensor, "batch classes"]:
-        """Return the logits."""
-        x = self.embed(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.classifier(self.norm(x).mean(dim=(0, 1)))

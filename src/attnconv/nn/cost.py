@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from attnconv import checks
 from attnconv.nn.attention import ContentAttention2d, _Attention2d
+from attnconv.nn.relative import RelativeAttention2d
 
 
 class Cost(NamedTuple):
@@ -40,7 +41,7 @@ def cost(model: nn.Module, x: Float[Tensor, "..."], *, method: str = "separable"
         model: linear layers, convolutions and the attention layers of this package are counted.
         x: input; a batch of one image gives the cost of an image.
         method: how maps of positions are applied, `dense` with N² or `separable` with N · (H + W) products a
-            channel and head. Maps that depend on content are always dense.
+            channel and head. Maps that depend on content or have a table of scores are always dense.
 
     Raises:
         ValueError: another method.
@@ -76,11 +77,15 @@ def _of_layer(module: nn.Module, x: Tensor, output: Tensor, method: str) -> Cost
     width_of_head = module.out_channels if module.head_dim is None else module.head_dim
     linear = channels * width_of_head + (0 if module.head_dim is None else width_of_head * module.out_channels)
     keys = height + width if method == "separable" else pixels
-    scores = 0
+    mixed, scores = channels, 0
     if isinstance(module, ContentAttention2d):
         keys = pixels
         scores = pixels * module.key_dim + (height + width) * module.key_dim // 2
+    elif isinstance(module, RelativeAttention2d):  # keys of zeros are skipped, or could be
+        keys = pixels
+        mixed = channels if module.head_dim is None else module.head_dim
+        scores = pixels * module.key_dim if module.content else 0
     elif getattr(module, "isotropic", True) is False:
         keys = pixels
     rows = batch * module.heads * pixels
-    return Cost(0, rows * linear, rows * (keys * channels + scores))
+    return Cost(0, rows * linear, rows * (keys * mixed + scores))

@@ -108,6 +108,65 @@ def attention_separable(
     return result.permute(2, 3, 0, 1)
 
 
+# ---- shifts with scores of their own, and patches ------------------------------------------------------------
+
+
+def relative_scores(
+    table: Float[Tensor, "head row_shifts column_shifts"], height: int, width: int
+) -> Float[Tensor, "head query key"]:
+    """Scores `A_{q,k} = table[k − q]` of the queries of a height × width image.
+
+    The table holds the shifts from the last query to the first key, to those from the first query to the last key;
+    its size says how many keys there are. Queries and keys are in reading order.
+    """
+    keys = table.shape[1] - height + 1, table.shape[2] - width + 1
+    windows = table.unfold(1, keys[0], 1).unfold(2, keys[1], 1)  # the first window belongs to the last query
+    return windows.flip(1, 2).flatten(3).flatten(1, 2)
+
+
+def softmax_or_zero(scores: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
+    """Softmax over the keys; a row of −∞ alone becomes 0, and so do its gradients."""
+    nothing = scores.isneginf().all(dim=-1, keepdim=True)
+    return torch.softmax(scores.masked_fill(nothing, 0), dim=-1).masked_fill(nothing, 0)
+
+
+def logsumexp_or_nothing(scores: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query 1"]:
+    """Log of the summed exponentials over the keys; a row of −∞ alone stays −∞, and its gradients are 0."""
+    nothing = scores.isneginf().all(dim=-1, keepdim=True)
+    total = torch.logsumexp(scores.masked_fill(nothing, 0), dim=-1, keepdim=True)
+    return total.masked_fill(nothing, -math.inf)
+
+
+def image_to_patches(
+    x: Float[Tensor, "batch channels height width"], patch: tuple[int, int]
+) -> Float[Tensor, "batch patch_channels rows columns"]:
+    """Turn every patch into one pixel: an image of tokens, as `reference.image_to_patches`.
+
+    The channels of a token are the entries of its patch in the order row, column, channel.
+
+    Raises:
+        ValueError: an image that is no whole number of patches.
+    """
+    (height, width), (rows, columns) = x.shape[2:], patch
+    if height % rows or width % columns:
+        raise ValueError(f"x: expected whole patches of {rows} × {columns} pixels, got {height} × {width}")
+    tiles = x.unflatten(3, (width // columns, columns)).unflatten(
+        2, (height // rows, rows)
+    )  # batch, channel, row, i, column, j
+    # Memory is laid out as (row, column, batch, channel), as the attention layers and blocks want it.
+    return tiles.permute(2, 4, 0, 3, 5, 1).flatten(3).permute(2, 3, 0, 1)
+
+
+def patches_to_image(
+    tokens: Float[Tensor, "batch patch_channels rows columns"], patch: tuple[int, int]
+) -> Float[Tensor, "batch channels height width"]:
+    """Put patches together to an image: the inverse of `image_to_patches`."""
+    tiles = tokens.unflatten(
+        1, (*patch, tokens.shape[1] // (patch[0] * patch[1]))
+    )  # batch, i, j, channel, row, column
+    return tiles.permute(0, 3, 4, 1, 5, 2).flatten(4).flatten(2, 3)
+
+
 # ---- one-hot attention --------------------------------------------------------------------------------------
 
 
