@@ -442,3 +442,67 @@ def test_converted_kernel_attends_as_the_convolution_does(javascript, mode, size
         conv.weight.copy_(torch.from_numpy(kernel))
         soft = conv_to_attention(conv, alpha=2.0)(torch.from_numpy(padded.transpose(2, 0, 1)))
     np.testing.assert_allclose(ours["soft"], soft.numpy().ravel(), rtol=0, atol=1e-12)
+
+
+# ---- chapter 17 ---------------------------------------------------------------------------------------------
+
+
+def position_terms(center, waves, base):
+    """B(δ) of every family of heads, as functions of shifts."""
+    along = base ** (-np.arange(waves) / waves)
+    around = base ** (-np.arange(2 * waves) / (2 * waves))
+    angles = 2.4 * np.arange(2 * waves)
+    directions = around[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    return {
+        "quadratic": lambda d: reference.quadratic_scores(d, center, 1.0),
+        "axial": lambda d: np.cos((d - center)[..., None] * along).sum(axis=(-2, -1)),
+        "mixed": lambda d: np.cos((d - center) @ directions.T).sum(axis=-1),
+        "table": lambda d: (d == center).all(axis=-1) * 1.0,
+    }
+
+
+@pytest.mark.parametrize("family", ["quadratic", "axial", "mixed", "table"])
+@pytest.mark.parametrize(("center", "waves", "base"), [((0, 0), 1, 100.0), ((-1, 2), 8, 100.0), ((4, -3), 3, 10.0)])
+def test_family_of_heads_measures_the_gap(javascript, family, center, waves, base):
+    size = 9
+    span = pixel_grid(2 * size - 1, 2 * size - 1) - (size - 1)
+    expected = position_terms(center, waves, base)[family](span)
+    argument = [size, family, center, {"waves": waves, "base": base}]
+    ours = javascript("family_of_heads", "Array.from(f.positionTable(...a))", argument)
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-11)
+    own = (span == center).all(axis=1)
+    found = javascript("family_of_heads", "f.gapOf(...a)", [ours, size, center])
+    np.testing.assert_allclose(found["gap"], expected[own][0] - expected[~own].max(), rtol=0, atol=1e-11)
+    runner_up = expected[(span == found["next"]).all(axis=1)][0]
+    np.testing.assert_allclose(runner_up, expected[~own].max(), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("content", ["none", "before", "gate"])
+@pytest.mark.parametrize("window", [3, 4, 9])
+def test_family_of_heads_attends(javascript, content, window):
+    rng = np.random.default_rng(window)
+    size, factor, strength = 9, 1.7, 5.0
+    image = rng.random((size, size, 1))
+    shifts = relative_shifts(size, size)
+    B = position_terms((-1, 2), 2, 100.0)["axial"](shifts)
+    start = np.clip(np.arange(size) - window // 2, 0, size - window)[:, None]
+    has = (start <= np.arange(size)) & (np.arange(size) < start + window)
+    mask = (has[:, None, :, None] & has[None, :, None, :]).reshape(size**2, size**2)
+    alike = -strength * (image.ravel() - image.reshape(-1, 1)) ** 2
+    position = np.where(mask, factor * B, -np.inf)
+    expected = reference.softmax(position + alike if content == "before" else position)
+    if content == "gate":
+        expected = (expected + reference.softmax(np.where(mask, alike, -np.inf))) / 2
+    ours = javascript(
+        "family_of_heads",
+        """(() => {
+            const [image, options] = a, table = f.positionTable(9, "axial", [-1, 2], { waves: 2, base: 100 });
+            const attend = (q) => Array.from(f.attentionRow(image, table, [Math.floor(q / 9), q % 9], options));
+            const rows = Array.from({ length: 81 }, (_, q) => attend(q)), apart = f.distance(rows[0], rows[40]);
+            return { rows, seen: Array.from(f.seenBy(image, table, options).data), apart };
+        })()""",
+        [as_image(image), {"factor": factor, "window": window, "content": content, "strength": strength}],
+    )
+    np.testing.assert_allclose(ours["rows"], expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(ours["seen"], expected @ image.ravel(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(ours["apart"], np.abs(expected[0] - expected[40]).sum() / 2, rtol=0, atol=1e-12)

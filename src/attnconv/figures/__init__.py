@@ -10,6 +10,7 @@ the picture that stands in where scripts do not run, and one line below.
 from attnconv.figures.converted_kernel import converted_kernel
 from attnconv.figures.core import Figure, module_source
 from attnconv.figures.converted_kernel import converted_kernel
+from attnconv.figures.family_of_heads import family_of_heads
 from attnconv.figures.fewest_heads import fewest_heads
 from attnconv.figures.fine_print import fine_print
 from attnconv.figures.heads_on_off import heads_on_off
@@ -24,6 +25,7 @@ from attnconv.figures.translated_picture import translated_picture
 __all__ = [
     "Figure",
     "converted_kernel",
+    "family_of_heads",
     "fewest_heads",
     "fine_print",
     "heads_on_off",
