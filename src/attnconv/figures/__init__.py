@@ -9,7 +9,6 @@ the picture that stands in where scripts do not run, and one line below.
 
 from attnconv.figures.converted_kernel import converted_kernel
 from attnconv.figures.core import Figure, module_source
-from attnconv.figures.converted_kernel import converted_kernel
 from attnconv.figures.family_of_heads import family_of_heads
 from attnconv.figures.fewest_heads import fewest_heads
 from attnconv.figures.fine_print import fine_print
