@@ -444,6 +444,37 @@ def test_converted_kernel_attends_as_the_convolution_does(javascript, mode, size
     np.testing.assert_allclose(ours["soft"], soft.numpy().ravel(), rtol=0, atol=1e-12)
 
 
+# ---- chapter 15 ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("K", "P"), [(1, 3), (2, 1), (2, 4), (3, 1), (3, 4), (4, 2), (5, 2), (7, 3), (9, 4), (13, 2)]
+)
+def test_nine_neighbours_has_the_shifts_and_the_blocks(javascript, K, P):
+    assert javascript("nine_neighbours", "f.patchShifts(...a)", [K, P]) == theory.patch_shifts(K, P).tolist()
+    codes = np.arange(1.0, K * K + 1).reshape(K, K, 1, 1)
+    blocks = theory.patch_matrices(codes, P)
+    ours = javascript("nine_neighbours", "f.patchBlocks(...a)", [K, P])
+    assert np.array_equal(ours, blocks.reshape(len(blocks), -1))
+
+
+@pytest.mark.parametrize(("K", "P"), [(1, 2), (2, 3), (3, 1), (3, 4), (5, 2), (6, 3)])
+def test_nine_neighbours_cuts_the_window_as_the_blocks_do(javascript, K, P):
+    """Pixel by pixel the taps of each patch are the entries of the pixel's column in the block of that patch."""
+    shifts = theory.patch_shifts(K, P)
+    blocks = theory.patch_matrices(np.ones((K, K, 1, 1)), P).reshape(len(shifts), P, P, P * P)
+    for i, j in np.ndindex(P, P):
+        parts = javascript("nine_neighbours", "f.windowByPatch(...a)", [[2 * P + i, 3 * P + j], K, P])
+        found = {tuple(part["shift"]): sorted(map(tuple, part["pixels"])) for part in parts}
+        expected = {}
+        for shift, block in zip(shifts, blocks, strict=True):
+            corner = [2 * P + P * shift[0], 3 * P + P * shift[1]]
+            if block[..., i * P + j].any():
+                read = np.argwhere(block[..., i * P + j]) + corner
+                expected[tuple(shift.tolist())] = sorted(map(tuple, read.tolist()))
+        assert found == expected
+
+
 # ---- chapter 17 ---------------------------------------------------------------------------------------------
 
 

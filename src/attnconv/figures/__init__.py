@@ -15,6 +15,7 @@ from attnconv.figures.fine_print import fine_print
 from attnconv.figures.heads_on_off import heads_on_off
 from attnconv.figures.merged_heads import merged_heads
 from attnconv.figures.nine_heads import nine_heads
+from attnconv.figures.nine_neighbours import nine_neighbours
 from attnconv.figures.rows_times_columns import rows_times_columns
 from attnconv.figures.sharp_head import sharp_head
 from attnconv.figures.shuffled_pixels import shuffled_pixels
@@ -31,6 +32,7 @@ __all__ = [
     "merged_heads",
     "module_source",
     "nine_heads",
+    "nine_neighbours",
     "rows_times_columns",
     "sharp_head",
     "shuffled_pixels",
