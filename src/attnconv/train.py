@@ -319,7 +319,11 @@ def run(
     on_cpu = device == "cpu" or not torch.cuda.is_available()
     if precision == "auto":
         precision = "bf16" if (_cpu_has_bf16() if on_cpu else torch.cuda.is_bf16_supported()) else "fp32"
-    accelerator = Accelerator(cpu=on_cpu, mixed_precision="bf16" if precision == "bf16" else "no")
+    accelerator = Accelerator(cpu=on_cpu, mixed_precision="no")
+
+    def autocast() -> torch.autocast:
+        return torch.autocast(accelerator.device.type, torch.bfloat16, enabled=precision == "bf16")
+
     torch.set_flush_denormal(True)
     dataset = DATA[recipe.data]() if dataset is None else dataset
     validation, training = data.split(dataset.train, recipe.validation, seed=0)
@@ -389,7 +393,7 @@ def run(
                 group["lr"] = learning_rate(recipe, step, steps)
             images, labels = batch_of(training, recipe, step, size=size, share=share, **scale)
             images, labels = images.to(accelerator.device), labels.to(accelerator.device)
-            with accelerator.autocast():
+            with autocast():
                 logits = network(images)
             loss = nn.functional.cross_entropy(logits.float(), labels, label_smoothing=recipe.label_smoothing)
             optimizer.zero_grad()
@@ -404,7 +408,7 @@ def run(
             progress["step"] = step + 1
             bar.update()
             if (step + 1) % per_epoch == 0:
-                with accelerator.autocast():
+                with autocast():
                     val_loss, val_accuracy = evaluate(model, validation, device=accelerator.device, **scale)
                 row = {
                     "epoch": (step + 1) // per_epoch,
@@ -438,7 +442,7 @@ def run(
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
-    with accelerator.autocast():
+    with autocast():
         test_loss, test_accuracy = evaluate(model, dataset.test, device=accelerator.device, **scale)
     record = {
         "command": command,
