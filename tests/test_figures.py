@@ -89,6 +89,18 @@ def test_live_notebooks_get_a_widget_and_pages_do_not(figure, monkeypatch):
             lambda: figures.nine_heads(np.zeros((4, 4, 3)) + 2, KERNELS),
             r"image: expected values from 0 to 1, got 2.0",
         ),
+        (
+            lambda: figures.training_heads(np.zeros((3, 3, 2, 4)), np.eye(40)[:, :, None]),
+            r"kernel: expected shape \(rows=3, columns=3, in_channels=1, out_channels\), got \(3, 3, 2, 4\)",
+        ),
+        (
+            lambda: figures.training_heads(np.zeros((3, 3, 1, 4)), np.zeros((40, 40, 1))),
+            r"image: expected a picture, got the constant 0.0",
+        ),
+        (
+            lambda: figures.training_heads(np.zeros((3, 3, 1, 4)), np.eye(40)[:, :, None], alpha=9),
+            r"alpha: expected a sharpness from 0.03125 to 8.0, got 9.0",
+        ),
         (lambda: figures.Figure("sum_of_shifts", {}, alt="", caption="c", picture=None), r"alt: expected words"),
         (
             lambda: figures.Figure("sum_of_shifts", {}, alt="a", caption=" ", picture=None),

@@ -444,6 +444,117 @@ def test_converted_kernel_attends_as_the_convolution_does(javascript, mode, size
     np.testing.assert_allclose(ours["soft"], soft.numpy().ravel(), rtol=0, atol=1e-12)
 
 
+# ---- chapter 11 ---------------------------------------------------------------------------------------------
+
+REACH = 5
+
+
+def heads_in_training(seed, heads=4, outputs=3):
+    """A layer as the page keeps it, its target, and the autocorrelation of a random walk or of nothing."""
+    rng = np.random.default_rng(seed)
+    layer = {
+        "centers": rng.normal(size=(heads, 2)),
+        "spreads": rng.uniform(0.3, 3, size=heads),
+        "weights": rng.normal(size=(heads, outputs)),
+    }
+    lags = np.abs(np.arange(-2 * REACH, 2 * REACH + 1))
+    return layer, rng.normal(size=(9, outputs)), np.outer(0.9**lags, 0.8**lags)
+
+
+def loss_in_pytorch(layer, target, table):
+    """Σ_δδ′ r(δ − δ′) D_δ · D_δ′ divided by the number of outputs."""
+    axis = torch.arange(-REACH, REACH + 1, dtype=torch.float64)
+    alpha = layer["spreads"] ** 2 / 2
+    rows, columns = (
+        torch.softmax(-alpha[:, None] * (axis - layer["centers"][:, i, None]) ** 2, dim=1) for i in (0, 1)
+    )
+    difference = torch.einsum("hi,hj,ho->ijo", rows, columns, layer["weights"]).clone()
+    difference[REACH - 1 : REACH + 2, REACH - 1 : REACH + 2] -= torch.from_numpy(target).view(3, 3, -1)
+    flat = difference.flatten(0, 1)
+    if table is None:
+        return (flat**2).sum() / flat.shape[1]
+    shifts = pixel_grid(2 * REACH + 1, 2 * REACH + 1)
+    between = shifts[:, None] - shifts[None] + 2 * REACH
+    gamma = torch.from_numpy(table[between[..., 0], between[..., 1]])
+    return (flat * (gamma @ flat)).sum() / flat.shape[1]
+
+
+def as_lists(layer):
+    return {name: values.tolist() for name, values in layer.items()}
+
+
+def as_tensors(layer):
+    return {name: torch.tensor(values, requires_grad=True) for name, values in layer.items()}
+
+
+@pytest.mark.parametrize("correlated", [False, True])
+def test_training_heads_computes_loss_and_gradients(javascript, correlated):
+    layer, target, table = heads_in_training(1)
+    ours = javascript(
+        "training_heads",
+        """(() => {
+            const [layer, target, reach, table] = a;
+            const gamma = table && f.autocorrelationMatrix(table, reach);
+            const alone = f.expectedLoss(layer, target, reach, gamma);
+            return { ...f.lossAndGradients(layer, target, reach, gamma), alone };
+        })()""",
+        [as_lists(layer), target.tolist(), REACH, table.ravel().tolist() if correlated else None],
+    )
+    tensors = as_tensors(layer)
+    loss = loss_in_pytorch(tensors, target, table if correlated else None)
+    loss.backward()
+    np.testing.assert_allclose([ours["loss"], ours["alone"]], loss.item(), rtol=1e-12)
+    for name, tensor in tensors.items():
+        np.testing.assert_allclose(ours["gradients"][name], tensor.grad, rtol=0, atol=1e-11, err_msg=name)
+
+
+def test_training_heads_descends_as_pytorch_does(javascript):
+    layer, target, table = heads_in_training(2)
+    rates, decay, steps = {"heads": 0.05, "weights": 0.02}, 1e-3, 30
+    ours = javascript(
+        "training_heads",
+        """(() => {
+            const [layer, target, reach, table, rates, decay, steps] = a;
+            const [memory, gamma] = [f.memoryFor(layer), f.autocorrelationMatrix(table, reach)];
+            const options = { gamma, rates, decay };
+            const losses = Array.from({ length: steps }, () => f.step(layer, memory, target, reach, options));
+            return { layer, losses };
+        })()""",
+        [as_lists(layer), target.tolist(), REACH, table.ravel().tolist(), rates, decay, steps],
+    )
+    tensors, losses = as_tensors(layer), []
+    what = {"params": [tensors["weights"]], "lr": rates["weights"], "weight_decay": decay}
+    where = {"params": [tensors["centers"], tensors["spreads"]], "lr": rates["heads"]}
+    optimizer = torch.optim.Adam([what, where])
+    for _ in range(steps):
+        loss = loss_in_pytorch(tensors, target, table)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    np.testing.assert_allclose(ours["losses"], losses, rtol=1e-9)
+    for name, tensor in tensors.items():
+        np.testing.assert_allclose(ours["layer"][name], tensor.detach(), rtol=0, atol=1e-9, err_msg=name)
+
+
+def test_training_heads_starts_as_the_paper_does(javascript):
+    starts = [javascript("training_heads", "f.startingLayer(...a)", [16, 16, 0.5, seed]) for seed in range(40)]
+    centers = np.concatenate([start["centers"] for start in starts])
+    assert np.abs(centers).max() < 4.4
+    assert abs(centers.std() - 1.86) < 0.1, "a normal distribution of deviation 2, cut off at 4.4"
+    assert abs(np.mean([start["spreads"] for start in starts]) - 1) < 0.01
+    assert starts[0] == javascript("training_heads", "f.startingLayer(...a)", [16, 16, 0.5, 0])
+    assert starts[0] != starts[1]
+
+
+def test_training_heads_judges_by_the_nearest_head(javascript):
+    centers = kernel_shifts(3) + np.array([0.1, -0.1])
+    centers[3] = (5, 5)
+    ours = javascript("training_heads", "f.verdict(a)", {"centers": centers.tolist()})
+    assert ours["reached"] == 8
+    np.testing.assert_allclose(ours["farthest"], np.hypot(0.9, 0.1), rtol=1e-12)
+
+
 # ---- chapter 15 ---------------------------------------------------------------------------------------------
 
 

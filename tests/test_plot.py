@@ -80,6 +80,17 @@ def test_bundle_holds_words_and_picture():
     assert "<figcaption>Look at <em>this</em>.</figcaption>" in bundle["text/html"]
 
 
+def test_centers_stand_where_they_are_with_circles_of_their_mass():
+    _, axes = plot.drawing()
+    plot.show_centers(axes, np.array([[1.0, -2.0], [0.0, 9.0]]), np.array([0.5, 0.0]), reach=3)
+    circles = [patch for patch in axes.patches if hasattr(patch, "radius")]
+    assert [circle.center for circle in circles] == [(-2.0, 1.0)] * 2, "no circle where there is no sharpness"
+    np.testing.assert_allclose([circle.radius for circle in circles], [1.177, 2.146], atol=1e-3)  # σ = 1
+    dots = [line.get_xydata()[0].tolist() for line in axes.lines if line.get_marker() == "o"]
+    assert dots == [[-2.0, 1.0], [3.5, 0.0]], "rows run down, and a dot beyond the edge stays on it"
+    assert axes.get_ylim() == (3.5, -3.5)
+
+
 @pytest.mark.parametrize("alt", ["", "  ", None])
 def test_a_picture_needs_words(alt, no_signature_checks):
     with pytest.raises(ValueError, match=r"^alt: expected words"):
@@ -91,6 +102,10 @@ def test_a_picture_needs_words(alt, no_signature_checks):
     [
         (lambda ax: plot.show_image(ax, np.zeros((2, 2, 4))), r"image: expected \(height, width\)"),
         (lambda ax: plot.show_matrix(ax, np.zeros(3)), r"matrix: expected shape \(rows, columns\), got \(3,\)"),
+        (
+            lambda ax: plot.show_centers(ax, np.zeros((3, 2)), np.ones(2)),
+            r"alphas: expected shape \(head=3\), got \(2,\)",
+        ),
         (lambda ax: plot.panels([np.zeros((2, 2))], ["a", "b"], alt="x"), r"titles: expected 1, one for each"),
         (lambda ax: plot.panels([], [], alt="x"), "images: expected at least one, got none"),
     ],

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Real
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Circle, Rectangle
 
 from attnconv import checks
 
@@ -168,6 +168,48 @@ def show_attention(
         frame = {"width": 1, "height": 1, "fill": False}
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), edgecolor=_BLACK, linewidth=3, **frame))
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), edgecolor="white", linewidth=1.5, **frame))
+    _bare(axes, title)
+
+
+def show_centers(
+    axes: Axes,
+    centers: Real[np.ndarray, "head 2"],
+    alphas: Real[np.ndarray, " head"],
+    title: str = "",
+    *,
+    reach: int = 4,
+    window: int = 1,
+):
+    """Draw where the heads of a layer look: one colour a head, a dot at its centre Δ, and circles of its mass.
+
+    The solid circle holds 50 % of a Gaussian of sharpness α, the dashed one 90 %: radii 1.177 σ and 2.146 σ with
+    σ = 1/√(2α). The filled square is the query, the frame the taps of a kernel.
+
+    Args:
+        axes: where to draw.
+        centers: (row, column) of each head, in pixels from the query.
+        alphas: sharpness of each head; circles are left out where it is not positive.
+        title: a line above.
+        reach: pixels shown on either side of the query.
+        window: pixels of the frame on either side of the query; a kernel of size 3 has 1.
+    """
+    centers = checks.array("centers", centers, "head coordinate", coordinate=2)
+    alphas = checks.array("alphas", alphas, "head", head=len(centers))
+    edge = reach + 0.5
+    for n in np.arange(-edge, edge + 1):
+        for line in (axes.axhline, axes.axvline):
+            line(n, color="#8a939e", linewidth=0.5, alpha=0.5)
+    axes.add_patch(Rectangle((-0.3, -0.3), 0.6, 0.6, color=_INK, linewidth=0))
+    side = 2 * window + 1
+    axes.add_patch(Rectangle((-side / 2, -side / 2), side, side, fill=False, edgecolor=_INK, linewidth=1.2))
+    for h, ((row, column), alpha) in enumerate(zip(centers, alphas, strict=True)):
+        color = HEAD_COLORS[h % len(HEAD_COLORS)]
+        for share, style, width in ((0.5, "-", 1.8), (0.9, "--", 1.0)) if alpha > 0 else ():
+            radius = np.sqrt(-np.log(1 - share) / alpha)
+            options = {"edgecolor": color, "linestyle": style, "linewidth": width, "fill": False}
+            axes.add_patch(Circle((column, row), radius, **options))
+        axes.plot(*np.clip([column, row], -edge, edge), "o", color=color, markersize=5)
+    axes.set(xlim=(-edge, edge), ylim=(edge, -edge), aspect="equal")
     _bare(axes, title)
 
 

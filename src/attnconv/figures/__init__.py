@@ -20,6 +20,7 @@ from attnconv.figures.rows_times_columns import rows_times_columns
 from attnconv.figures.sharp_head import sharp_head
 from attnconv.figures.shuffled_pixels import shuffled_pixels
 from attnconv.figures.sum_of_shifts import sum_of_shifts
+from attnconv.figures.training_heads import training_heads
 from attnconv.figures.translated_picture import translated_picture
 
 __all__ = [
@@ -37,5 +38,6 @@ __all__ = [
     "sharp_head",
     "shuffled_pixels",
     "sum_of_shifts",
+    "training_heads",
     "translated_picture",
 ]

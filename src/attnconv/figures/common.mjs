@@ -156,6 +156,41 @@ export function pointable({ frame, canvas }, { label, onmove, onstep }) {
   });
 }
 
+/** Radius, in pixels, inside which a Gaussian of sharpness α holds a share of its mass. */
+export const massRadius = (share, alpha) => Math.sqrt(-Math.log(1 - share) / alpha);
+
+/**
+ * Where the heads of a layer look: the pixels around a query, which is a filled square, up to `reach` away.
+ *
+ * `draw(heads)` takes {center: [row, column], alpha, color, chosen} for each head, and draws its centre and the
+ * circles that hold 50 % (solid) and 90 % (dashed) of a Gaussian. A head beyond the edge has its dot on the edge.
+ */
+export function centersPlane(title, reach) {
+  const size = 2 * reach + 1;
+  const plane = panel(title, size, size);
+  const clip = svgElement("svg", { x: 0, y: 0, width: size, height: size, style: "overflow: hidden" });
+  plane.marks.append(clip);
+  const thin = { "vector-effect": "non-scaling-stroke", fill: "none" };
+  const draw = (heads, window = 1) => {
+    clip.replaceChildren();
+    const add = (tag, attributes) => clip.append(svgElement(tag, { ...thin, ...attributes }));
+    for (let n = 0; n <= size; n++) add("path", { d: `M${n} 0V${size}M0 ${n}H${size}`, stroke: "var(--ac-line)", "stroke-width": 0.8 });
+    const [corner, side] = [reach - window, 2 * window + 1];
+    add("rect", { x: corner, y: corner, width: side, height: side, stroke: "var(--ac-ink)", "stroke-width": 1.5 });
+    add("rect", { x: reach + 0.2, y: reach + 0.2, width: 0.6, height: 0.6, fill: "var(--ac-ink)" });
+    for (const { center, alpha, color, chosen } of heads) {
+      const [cy, cx] = center.map((c) => c + reach + 0.5);
+      if (alpha > 1e-3) {
+        add("circle", { cx, cy, r: massRadius(0.5, alpha), stroke: color, "stroke-width": chosen ? 3.5 : 2 });
+        add("circle", { cx, cy, r: massRadius(0.9, alpha), stroke: color, "stroke-width": chosen ? 2.2 : 1.2, "stroke-dasharray": "5 4" });
+      }
+      const [y, x] = [cy, cx].map((c) => clamp(c, 0.12, size - 0.12));
+      add("circle", { cx: x, cy: y, r: chosen ? 0.2 : 0.14, fill: color, stroke: "var(--ac-paper)", "stroke-width": 1.2 });
+    }
+  };
+  return { ...plane, draw };
+}
+
 /** Softmax of a row of scores. */
 export function softmax(scores) {
   const largest = scores.reduce((a, b) => Math.max(a, b), -Infinity);

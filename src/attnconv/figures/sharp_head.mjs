@@ -1,5 +1,5 @@
 // Chapter 6: one quadratic head under the reader's hand, and the layer that nine of them make.
-import { blank, choice, clamp, convolve, decode, element, format, frame, largestDifference, nineHeads, paint, panel, pointable, scientific, slider, softmax, svgElement } from "./common.mjs";
+import { blank, choice, clamp, convolve, decode, element, format, frame, largestDifference, massRadius, nineHeads, paint, panel, pointable, scientific, slider, softmax, svgElement } from "./common.mjs";
 
 /** Attention over a size × size neighbourhood of the query: softmax of −α ‖δ − Δ‖², row by row. */
 export function neighbourhoodAttention(size, [row, column], alpha) {
@@ -25,9 +25,6 @@ export function leakage(alpha) {
   const s = others(0, alpha);
   return (s * (s + 2)) / (1 + s) ** 2;
 }
-
-/** Radius, in pixels, inside which a Gaussian of sharpness α holds a share of its mass. */
-export const massRadius = (share, alpha) => Math.sqrt(-Math.log(1 - share) / alpha);
 
 /** |error| ≤ ε(α) · (max X − min X) · Σ |w|. */
 export function errorBound({ data }, weights, alpha) {
