@@ -63,8 +63,8 @@ def training_heads(
         caption=(
             "Press *Train*. Each colour is a head: a dot at its centre Δ, a solid circle around half of its mass, "
             "a dashed one around 90 %. The filled square is the query, the frame holds the nine taps of the "
-            "kernel. Drag heads, before the training or in the midst of it. Switch the weight decay off, start with sharp "
-            "heads, or change to a photograph. The gradients are computed in this page."
+            "kernel. Drag heads, before the training or in the midst of it. Switch the weight decay off, start "
+            "with sharp heads, or change to a photograph. The gradients are computed in this page."
         ),
         picture=_still(),
     )
