@@ -15,8 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from attnconv import data, train
-from attnconv.nn import AttentionClassifier, QuadraticAttention2d
+from attnconv import data, recipes, train
+from attnconv.nn import AttentionClassifier, QuadraticAttention2d, ViT
 
 TINY = [
     "--preset",
@@ -51,7 +51,9 @@ def environment():
 def metrics(folder):
     """Rows of a run, without the times."""
     with (folder / "metrics.csv").open() as file:
-        return [{k: float(v) for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+        return [
+            {k: float(v) for k, v in row.items() if k not in ("seconds", "network")} for row in csv.DictReader(file)
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +145,7 @@ def test_two_processes_have_the_losses_of_one_with_the_doubled_batch(tmp_path):
 
 
 def test_time_slices_and_interrupts_go_on(whole, tmp_path):
-    recipe = train.Recipe(layers=1, width=8, intermediate=8, heads=4, epochs=2)
+    recipe = recipes.Recipe(layers=1, width=8, intermediate=8, heads=4, epochs=2)
     slices = 0
     while (record := train.run(recipe, tmp_path, device="cpu", minutes=0)) is None:
         slices += 1
@@ -153,6 +155,46 @@ def test_time_slices_and_interrupts_go_on(whole, tmp_path):
     assert (tmp_path / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
     with pytest.raises(ValueError, match="without a finished run"):
         train.run(recipe, tmp_path, device="cpu")
+
+
+def test_two_phases_go_on_from_every_step(tmp_path):
+    recipe = recipes.Recipe(
+        model="vit", start="convolution", layers=1, width=16, intermediate=16, batch_size=50, fraction=0.08,
+        convolution_epochs=2, epochs=2,
+    )  # fmt: skip
+    whole = train.run(recipe, tmp_path / "whole", device="cpu")
+    slices = 0
+    while train.run(recipe, tmp_path / "sliced", device="cpu", minutes=0) is None:
+        slices += 1
+    assert slices == 7
+    for name in ("weights.safetensors", "metrics.csv"):
+        files = [tmp_path / folder / name for folder in ("whole", "sliced")]
+        if name.endswith("csv"):
+            assert metrics(files[0].parent) == metrics(files[1].parent)
+        else:
+            assert files[0].read_bytes() == files[1].read_bytes()
+    with (tmp_path / "whole" / "metrics.csv").open() as file:
+        assert [row["network"] for row in csv.DictReader(file)] == ["twin", "twin", "vit", "vit"]
+    model, record = train.load(tmp_path / "whole")
+    assert record == whole
+    assert isinstance(model, ViT)
+    assert model.mixer == "attention"
+
+
+def test_a_second_phase_starts_with_the_logits_of_the_first():
+    recipe = recipes.Recipe(model="vit", start="convolution", convolution_epochs=1)
+    twin = recipes.build_model(recipe, channels=1, size=8, classes=10).double()
+    x = torch.randn(5, 1, 8, 8).double()
+    torch.testing.assert_close(recipes.next_model(recipe, twin)(x), twin(x), rtol=1e-9, atol=1e-9)
+
+
+def test_a_fraction_is_balanced_and_seeded(tmp_path):
+    dataset = data.digits()
+    _, training = data.split(dataset.train, 180, seed=0)
+    parts = [data.split(training, 100, seed=seed)[0] for seed in (0, 0, 1)]
+    assert torch.equal(parts[0].images, parts[1].images)
+    assert not torch.equal(parts[0].images, parts[2].images)
+    assert torch.bincount(parts[2].labels).tolist() == pytest.approx([10] * 10, abs=1)
 
 
 def test_full_disk_leaves_the_last_checkpoint(tmp_path):
@@ -185,6 +227,10 @@ def test_full_disk_leaves_the_last_checkpoint(tmp_path):
         (["--dropout", "1"], "dropout: expected a number from 0 and below 1"),
         (["--batch-size", "5000"], "batch_size: expected at most the 1257 training pictures, got 5000"),
         (["--downsample", "3"], "downsample: expected a divisor of image_size=8, got 3"),
+        (["--fraction", "0"], "fraction: expected a number above 0 and up to 1, got 0.0"),
+        (["--start", "convolution"], "start: expected 'random' for the model 'quadratic'"),
+        (["--convolution-epochs", "3"], "convolution_epochs: expected 0 without start='convolution'"),
+        (["--model", "vit", "--width", "6"], "width: expected a multiple of patch_size"),
         (["--validation", "9999"], "count: expected at most the 1437 pictures"),
         (["--data", "cifar10"], "ATTNCONV_DATA: expected a folder"),
         (["--lr", "1e30", "--optimizer", "sgd"], "lr: the loss is"),
@@ -197,9 +243,9 @@ def test_wrong_arguments_are_named(options, says, tmp_path, capsys, monkeypatch)
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):
-    recipe = train.Recipe(layers=1, width=8, intermediate=8, heads=4, epochs=2)
+    recipe = recipes.Recipe(layers=1, width=8, intermediate=8, heads=4, epochs=2)
     train.run(recipe, tmp_path, device="cpu", minutes=0)
-    other = train.Recipe(layers=1, width=8, intermediate=8, heads=4, epochs=2, lr=0.01)
+    other = recipes.Recipe(layers=1, width=8, intermediate=8, heads=4, epochs=2, lr=0.01)
     with pytest.raises(ValueError, match=r"differs in \{'lr': 0\.01\}"):
         train.run(other, tmp_path, device="cpu")
     (tmp_path / "checkpoint.safetensors").write_bytes(b"nonsense")
@@ -210,17 +256,17 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
         train.run(recipe, tmp_path, device="cpu")
 
 
-@pytest.mark.parametrize("model", train.MODELS)
+@pytest.mark.parametrize("model", recipes.MODELS)
 def test_every_model_learns_digits(model, tmp_path):
     sizes = {"layers": 1, "width": 16, "intermediate": 32, "epochs": 8, "validation": 0, "key_dim": 8, "lr": 0.01}
-    record = train.run(train.Recipe(model=model, **sizes), tmp_path, device="cpu", precision="fp32")
+    record = train.run(recipes.Recipe(model=model, **sizes), tmp_path, device="cpu", precision="fp32")
     assert record["test_accuracy"] > 0.16  # chance is 0.10 ± 0.016
 
 
 def test_epochs_see_every_picture_once_and_processes_share_a_batch():
     count = 103
     pictures = data.Pictures(torch.zeros(count, 1, 2, 2, dtype=torch.uint8), torch.arange(count))
-    recipe = train.Recipe(crop=0)
+    recipe = recipes.Recipe(crop=0)
     options = {"size": 10, "mean": (0.0,), "std": (1.0,)}
     for epoch in range(3):
         seen = torch.cat(
@@ -236,8 +282,7 @@ def test_epochs_see_every_picture_once_and_processes_share_a_batch():
 
 
 def test_learning_rate_warms_up_and_ends_at_zero():
-    recipe = train.Recipe(lr=0.1, warmup=0.1)
-    rates = [train.learning_rate(recipe, step, 1000) for step in range(1001)]
+    rates = [recipes.learning_rate(0.1, 0.1, step, 1000) for step in range(1001)]
     assert rates[0] == pytest.approx(0.1 / 101)
     assert max(rates) == pytest.approx(0.1)
     assert rates.index(max(rates)) == 100
@@ -247,12 +292,12 @@ def test_learning_rate_warms_up_and_ends_at_zero():
 
 def test_only_matrices_decay():
     model = AttentionClassifier("learned", image_size=4, layers=1, heads=2, width=4, intermediate=4)
-    groups = train.build_optimizer(train.Recipe(), model).param_groups
+    groups = recipes.build_optimizer(recipes.Recipe(), model).param_groups
     decaying = {id(one) for one in groups[0]["params"]}
     names = {name for name, one in model.named_parameters() if id(one) in decaying}
     assert "blocks.0.attention.weight" in names
     assert not {name for name in names if "table" in name or "norm" in name or name.endswith("bias")}
     quadratic = QuadraticAttention2d(2, 2)
-    groups = train.build_optimizer(train.Recipe(), quadratic).param_groups
+    groups = recipes.build_optimizer(recipes.Recipe(), quadratic).param_groups
     assert len(groups[0]["params"]) == 1
     assert math.isclose(groups[1]["weight_decay"], 0)

@@ -13,16 +13,21 @@ process. All chance comes from the seed and the number of the step, so nothing e
 needs to be kept. A fixed part of the training pictures is held out for validation; test pictures are looked at
 once, at the end.
 
+`--preset two-phase` trains a vision transformer in two phases: first its twin, which has convolutions in the
+place of attention, then itself, from the twin's weights. `--convolution-epochs` and `--epochs` are the lengths of
+the phases, `--alpha` chooses how sharp the heads start, `--fraction` how many of the training pictures are used.
+
 Files of a run, in its output folder:
 
     run.json               command, options, seed, data, device, versions, wall time, result
-    metrics.csv            a row an epoch
+    metrics.csv            a row an epoch: network of the phase, losses, validation accuracy, seconds
     heads.safetensors      centres and sharpness of quadratic heads, (epoch, layer, head, …)
     weights.safetensors    final weights, in 16 bits
     checkpoint.safetensors while the run is not finished
 """
 
 import argparse
+import contextlib
 import csv
 import dataclasses
 import errno
@@ -35,7 +40,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -45,106 +52,20 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from attnconv import checks, data
-from attnconv.nn import AttentionClassifier, ResNet18
-from attnconv.nn.classifier import ATTENTIONS
-
-MODELS = (*ATTENTIONS, "resnet18")
-DATA = {"digits": data.digits, "cifar10": data.cifar10}
-
-
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """Everything that decides the result of a run, apart from the machine.
-
-    Sizes of the network are those of `AttentionClassifier`; `resnet18` uses `width` alone.
-    """
-
-    model: str = "quadratic"
-    data: str = "digits"
-    seed: int = 0
-    layers: int = 3
-    heads: int = 9
-    width: int = 32
-    intermediate: int = 64
-    key_dim: int | None = None
-    downsample: int = 1
-    dropout: float = 0.0
-    norm_first: bool = True
-    epochs: int = 30
-    batch_size: int = 64
-    optimizer: str = "adamw"
-    lr: float = 3e-3
-    weight_decay: float = 0.05
-    warmup: float = 0.05
-    label_smoothing: float = 0.0
-    crop: int = 1
-    flip: bool = False
-    validation: int = 180
-
-    def __post_init__(self):
-        checks.choice("model", self.model, MODELS)
-        checks.choice("data", self.data, tuple(DATA))
-        checks.choice("optimizer", self.optimizer, ("adamw", "sgd"))
-        for name in ("layers", "heads", "width", "intermediate", "downsample", "epochs", "batch_size"):
-            checks.integer(name, getattr(self, name), least=1)
-        for name in ("seed", "crop", "validation"):
-            checks.integer(name, getattr(self, name), least=0)
-        for name, low, high in (
-            ("lr", 0, math.inf), ("weight_decay", 0, math.inf), ("warmup", 0, 1),
-            ("label_smoothing", 0, 1), ("dropout", 0, 1),
-        ):  # fmt: skip
-            if not low <= getattr(self, name) < high:
-                raise ValueError(
-                    f"{name}: expected a number from {low} and below {high}, got {getattr(self, name)}"
-                )
-
-
-PRESETS = {
-    "digits": {},
-    "small": {
-        "data": "cifar10", "layers": 4, "width": 128, "intermediate": 256, "key_dim": 16, "downsample": 4,
-        "epochs": 10, "batch_size": 64, "lr": 2e-3, "crop": 4, "flip": True, "validation": 2500,
-    },
-    "paper": {
-        "data": "cifar10", "layers": 6, "width": 400, "intermediate": 512, "downsample": 2, "dropout": 0.1,
-        "norm_first": False, "epochs": 300, "batch_size": 100, "optimizer": "sgd", "lr": 0.1,
-        "weight_decay": 1e-4, "crop": 4, "flip": True, "validation": 5000,
-    },
-}  # fmt: skip
-
+from attnconv.recipes import (
+    DATA,
+    MODELS,
+    PRESETS,
+    STARTS,
+    Recipe,
+    build_model,
+    build_optimizer,
+    learning_rate,
+    mixed_seed,
+    next_model,
+)
 
 # ---- parts --------------------------------------------------------------------------------------------------
-
-
-def build_model(recipe: Recipe, *, channels: int, size: int, classes: int) -> nn.Module:
-    """Return the network of a recipe for pictures of a size, with weights drawn from its seed."""
-    torch.manual_seed(recipe.seed)
-    if recipe.model == "resnet18":
-        return ResNet18(channels, classes, width=recipe.width).to(memory_format=torch.channels_last)
-    names = ("layers", "heads", "width", "intermediate", "key_dim", "downsample", "dropout", "norm_first")
-    options = {name: getattr(recipe, name) for name in names}
-    return AttentionClassifier(recipe.model, image_size=size, in_channels=channels, classes=classes, **options)
-
-
-def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    """Return the optimiser; matrices decay, positions, biases and normalisations do not."""
-    positions = ("centers", "alpha", "inverse_root", "row_table", "column_table", "table")
-    decays, stays = [], []
-    for name, parameter in model.named_parameters():
-        group = stays if parameter.dim() < 2 or name.rpartition(".")[2] in positions else decays
-        group.append(parameter)
-    groups = [{"params": decays, "weight_decay": recipe.weight_decay}, {"params": stays, "weight_decay": 0.0}]
-    if recipe.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=recipe.lr, momentum=0.9)
-    return torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, 0.99))
-
-
-def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
-    """Return the rate of a step: linear warm-up, then half a cosine down to zero."""
-    warm = recipe.warmup * steps
-    if step < warm:
-        return recipe.lr * (step + 1) / (warm + 1)
-    return recipe.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
 def batch_of(
@@ -157,20 +78,12 @@ def batch_of(
     count = len(pictures.labels)
     per_epoch = max(1, count // size)
     epoch, place = divmod(step, per_epoch)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(_seed(recipe.seed, 1, epoch)))
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(mixed_seed(recipe.seed, 1, epoch)))
     index = order[place * size : (place + 1) * size]
-    chance = torch.Generator().manual_seed(_seed(recipe.seed, 2, step))
+    chance = torch.Generator().manual_seed(mixed_seed(recipe.seed, 2, step))
     images = data.normalize(pictures.images[index], mean, std)
     images = data.augment(images, crop=recipe.crop, flip=recipe.flip, generator=chance)
     return images[share], pictures.labels[index][share]
-
-
-def _seed(*numbers: int) -> int:
-    """Mix numbers into one seed."""
-    result = 0
-    for number in numbers:
-        result = (result * 1_000_003 + number + 12_345) % (2**63 - 1)
-    return result
 
 
 @torch.no_grad()
@@ -246,24 +159,9 @@ def _table(rows: list[dict]) -> bytes:
     return text.getvalue().encode()
 
 
-def _flat(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return all tensors of the state, by name."""
-    tensors = {f"model.{name}": one for name, one in model.state_dict().items()}
-    for number, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{number}.{name}": one for name, one in state.items() if isinstance(one, Tensor)}
+def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of their own on the CPU, as safetensors wants them."""
     return {name: one.detach().cpu().contiguous().clone() for name, one in tensors.items()}
-
-
-def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    with safe_open(path, "pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
-    state = optimizer.state_dict()
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, number, key = name.split(".")
-            state["state"].setdefault(int(number), {})[key] = tensor
-    optimizer.load_state_dict(state)
 
 
 def _progress_of(path: Path) -> dict | None:
@@ -278,6 +176,191 @@ def _progress_of(path: Path) -> dict | None:
 
 
 # ---- the run ------------------------------------------------------------------------------------------------
+
+
+class _Run:
+    """A run under way: its networks, how far it is, and its files."""
+
+    def __init__(self, recipe: Recipe, output: Path, dataset: data.Dataset, accelerator, precision: str):
+        self.recipe, self.output, self.dataset = recipe, output, dataset
+        self.accelerator, self.precision = accelerator, precision
+        self.started = time.monotonic()
+        self.checkpoint = output / "checkpoint.safetensors"
+        self.scale = {"mean": dataset.mean, "std": dataset.std}
+        self.validation, training = data.split(dataset.train, recipe.validation, seed=0)
+        count = round(recipe.fraction * len(training.labels))
+        self.training, _ = data.split(training, count, seed=recipe.seed)
+        self.size = recipe.batch_size * accelerator.num_processes
+        if count < self.size:
+            raise ValueError(f"batch_size: expected at most the {count} training pictures, got {self.size}")
+        own = recipe.batch_size * accelerator.process_index
+        self.share = slice(own, own + recipe.batch_size)
+        self.phases = recipe.phases()
+        self.per_epoch = count // self.size
+        self.steps = [phase.epochs * self.per_epoch for phase in self.phases]
+        channels, side = dataset.train.images.shape[1:3]
+        self.pictures = {"channels": channels, "size": side, "classes": len(dataset.classes)}
+        self.settings = dataclasses.asdict(recipe) | {
+            "processes": accelerator.num_processes,
+            "precision": precision,
+        }
+        self.progress = _progress_of(self.checkpoint)
+        self.history = {}
+        if self.progress is None:
+            self.progress = {"settings": self.settings, "phase": 0, "step": 0}
+            self.progress |= {"rows": [], "losses": [], "seconds": 0.0}
+            self.model = build_model(recipe, **self.pictures)
+            self._begin()
+            self._remember_heads()
+        else:
+            self._restore()
+        self.seconds_before = self.progress["seconds"]
+
+    def _restore(self) -> None:
+        """Take everything from the checkpoint."""
+        saved = self.progress["settings"]
+        if saved != self.settings:
+            other = {name: value for name, value in self.settings.items() if saved.get(name) != value}
+            raise ValueError(f"output: {self.output} holds a run that differs in {other}; name another folder")
+        self.model = build_model(self.recipe, **self.pictures)
+        for _ in range(self.progress["phase"]):
+            self.model = next_model(self.recipe, self.model)
+        with safe_open(self.checkpoint, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        parts = {}
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(".")
+            parts.setdefault(kind, {})[rest] = tensor
+        self.model.load_state_dict(parts["model"])
+        self.history = parts.get("history", {})
+        self._begin(parts.get("optimizer", {}))
+
+    def _begin(self, optimizer_state: dict[str, Tensor] | None = None) -> None:
+        """Make the optimiser of a phase, and hand it and the network to the launcher."""
+        optimizer = build_optimizer(self.recipe, self.model)
+        if optimizer_state:
+            state = optimizer.state_dict()
+            for name, tensor in optimizer_state.items():
+                number, _, key = name.partition(".")
+                state["state"].setdefault(int(number), {})[key] = tensor
+            optimizer.load_state_dict(state)
+        self.network, self.optimizer = self.accelerator.prepare(self.model, optimizer)
+        self.network.train()
+
+    @property
+    def steps_before(self) -> int:
+        """Steps of the phases that are over."""
+        return sum(self.steps[: self.progress["phase"]])
+
+    @property
+    def phase_is_over(self) -> bool:
+        """Whether all steps of the phase are done."""
+        return self.progress["step"] >= self.steps[self.progress["phase"]]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps are done."""
+        return self.progress["phase"] == len(self.phases) - 1 and self.phase_is_over
+
+    def seconds(self) -> float:
+        """Time of this run so far, of all its parts."""
+        return round(self.seconds_before + time.monotonic() - self.started, 1)
+
+    def autocast(self) -> torch.autocast:
+        """Context in which the network computes in the precision of the run."""
+        return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def step(self) -> float:
+        """Make one step, and return its loss over all processes."""
+        while self.phase_is_over:
+            self.progress |= {"phase": self.progress["phase"] + 1, "step": 0}
+            self.model = next_model(self.recipe, self.accelerator.unwrap_model(self.network).cpu())
+            self._begin()
+        phase, step = self.phases[self.progress["phase"]], self.progress["step"]
+        overall = self.steps_before + step
+        torch.manual_seed(mixed_seed(self.recipe.seed, 3, overall, self.accelerator.process_index))
+        rate = learning_rate(phase.lr, self.recipe.warmup, step, self.steps[self.progress["phase"]])
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        images, labels = batch_of(
+            self.training, self.recipe, overall, size=self.size, share=self.share, **self.scale
+        )
+        images, labels = images.to(self.accelerator.device), labels.to(self.accelerator.device)
+        with self.autocast():
+            logits = self.network(images)
+        smoothing = self.recipe.label_smoothing
+        loss = nn.functional.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
+        self.optimizer.zero_grad()
+        self.accelerator.backward(loss)
+        self.optimizer.step()
+        mean = self.accelerator.reduce(loss.detach(), "mean").item()
+        if not math.isfinite(mean):
+            raise ValueError(f"lr: the loss is {mean} at step {overall}; a smaller rate than {phase.lr} is needed")
+        self.progress["losses"].append(mean)
+        self.progress["step"] = step + 1
+        if (step + 1) % self.per_epoch == 0:
+            self._end_epoch(phase.network, (overall + 1) // self.per_epoch)
+        return mean
+
+    def evaluate(self, pictures: data.Pictures) -> tuple[float, float]:
+        """Return cross-entropy and accuracy of the network over pictures."""
+        with self.autocast():
+            return evaluate(self.model, pictures, device=self.accelerator.device, **self.scale)
+
+    def _end_epoch(self, network: str, epoch: int) -> None:
+        """Validate, and write a row of the table."""
+        loss, accuracy = self.evaluate(self.validation)
+        losses, self.progress["losses"] = self.progress["losses"], []
+        row = {"epoch": epoch, "network": network, "train_loss": round(sum(losses) / len(losses), 5)}
+        row |= {"val_loss": round(loss, 5), "val_accuracy": round(accuracy, 5), "seconds": self.seconds()}
+        self.progress["rows"].append(row)
+        self._remember_heads()
+        if self.accelerator.is_main_process:
+            write(self.output / "metrics.csv", _table(self.progress["rows"]))
+
+    def _remember_heads(self) -> None:
+        for name, one in head_positions(self.model).items():
+            self.history[name] = torch.cat([*([self.history[name]] if name in self.history else []), one[None]])
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        if not self.accelerator.is_main_process:
+            return
+        self.progress["seconds"] = self.seconds()
+        tensors = {f"model.{name}": one for name, one in self.model.state_dict().items()}
+        for number, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{k}": one for k, one in state.items() if isinstance(one, Tensor)}
+        tensors |= {f"history.{name}": one for name, one in self.history.items()}
+        write(self.checkpoint, save(_copies(tensors), {"progress": json.dumps(self.progress)}))
+
+    def finish(self, command: str, keep_weights: bool) -> dict:
+        """Look at the test pictures, write the record, and remove the checkpoint."""
+        loss, accuracy = self.evaluate(self.dataset.test)
+        record = {
+            "command": command,
+            "commit": _commit(),
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "settings": self.settings,
+            "data": self.dataset.source,
+            "pictures": self.pictures,
+            "device": _device_name(self.accelerator.device),
+            "threads": torch.get_num_threads(),
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "parameters": sum(one.numel() for one in self.model.parameters()),
+            "seconds": self.seconds(),
+            "test_loss": round(loss, 5),
+            "test_accuracy": round(accuracy, 5),
+        }
+        if self.accelerator.is_main_process:
+            if self.history:
+                write(self.output / "heads.safetensors", save(_copies(self.history)))
+            if keep_weights:
+                half = {n: t.half() if t.is_floating_point() else t for n, t in self.model.state_dict().items()}
+                write(self.output / "weights.safetensors", save(_copies(half)))
+            write(self.output / "run.json", (json.dumps(record, indent=2) + "\n").encode())
+            self.checkpoint.unlink(missing_ok=True)
+        self.accelerator.wait_for_everyone()
+        return record
 
 
 def run(
@@ -311,7 +394,6 @@ def run(
     """
     from accelerate import Accelerator
 
-    started = time.monotonic()
     checks.choice("precision", precision, ("auto", "fp32", "bf16"))
     checks.choice("device", device, ("auto", "cpu", "cuda"))
     if device == "cuda" and not torch.cuda.is_available():
@@ -319,157 +401,58 @@ def run(
     on_cpu = device == "cpu" or not torch.cuda.is_available()
     if precision == "auto":
         precision = "bf16" if (_cpu_has_bf16() if on_cpu else torch.cuda.is_bf16_supported()) else "fp32"
-    accelerator = Accelerator(cpu=on_cpu, mixed_precision="no")
-
-    def autocast() -> torch.autocast:
-        return torch.autocast(accelerator.device.type, torch.bfloat16, enabled=precision == "bf16")
-
     torch.set_flush_denormal(True)
-    dataset = DATA[recipe.data]() if dataset is None else dataset
-    validation, training = data.split(dataset.train, recipe.validation, seed=0)
-    size = recipe.batch_size * accelerator.num_processes
-    if len(training.labels) < size:
-        raise ValueError(f"batch_size: expected at most the {len(training.labels)} training pictures, got {size}")
-    per_epoch = len(training.labels) // size
-    steps = recipe.epochs * per_epoch
-    share = slice(
-        recipe.batch_size * accelerator.process_index, recipe.batch_size * (accelerator.process_index + 1)
-    )
-    scale = {"mean": dataset.mean, "std": dataset.std}
-
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
-    checkpoint = output / "checkpoint.safetensors"
-    settings = dataclasses.asdict(recipe) | {"processes": accelerator.num_processes, "precision": precision}
     if (output / "run.json").is_file():
         raise ValueError(
             f"output: expected a folder without a finished run, got {output}; name another or delete it"
         )
-    channels, size_of_picture = dataset.train.images.shape[1:3]
-    pictures = {"channels": channels, "size": size_of_picture, "classes": len(dataset.classes)}
-    model = build_model(recipe, **pictures)
-    optimizer = build_optimizer(recipe, model)
-    progress = _progress_of(checkpoint)
-    if progress is None:
-        progress = {"settings": settings, "step": 0, "rows": [], "losses": [], "seconds": 0.0}
-        history = {name: one[None] for name, one in head_positions(model).items()}
-    else:
-        if progress["settings"] != settings:
-            other = {k: v for k, v in settings.items() if progress["settings"].get(k) != v}
-            raise ValueError(f"output: {output} holds a run that differs in {other}; name another folder")
-        _restore(checkpoint, model, optimizer)
-        with safe_open(checkpoint, "pt") as file:
-            names = [name for name in file.keys() if name.startswith("history.")]  # noqa: SIM118
-            history = {name.removeprefix("history."): file.get_tensor(name) for name in names}
-    network, optimizer = accelerator.prepare(model, optimizer)
+    dataset = DATA[recipe.data]() if dataset is None else dataset
+    accelerator = Accelerator(cpu=on_cpu, mixed_precision="no")
+    state = _Run(recipe, output, dataset, accelerator, precision)
 
-    def save_checkpoint() -> None:
-        if accelerator.is_main_process:
-            progress["seconds"] = seconds()
-            tensors = _flat(model, optimizer)
-            tensors |= {f"history.{name}": one.contiguous() for name, one in history.items()}
-            write(checkpoint, save(tensors, {"progress": json.dumps(progress)}))
-
-    before = progress["seconds"]
-
-    def seconds() -> float:
-        return round(before + time.monotonic() - started, 1)
-
-    wanted = []
-    handlers = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        handlers[number] = signal.signal(number, lambda number, _: wanted.append(number))
-    bar = tqdm(
-        total=steps, initial=progress["step"], unit="step", disable=not accelerator.is_main_process,
-        desc=f"{recipe.model}, seed {recipe.seed}", mininterval=1.0,
-    )  # fmt: skip
     saved = time.monotonic()
-    try:
-        network.train()
-        while progress["step"] < steps:
-            step = progress["step"]
-            torch.manual_seed(_seed(recipe.seed, 3, step, accelerator.process_index))
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(recipe, step, steps)
-            images, labels = batch_of(training, recipe, step, size=size, share=share, **scale)
-            images, labels = images.to(accelerator.device), labels.to(accelerator.device)
-            with autocast():
-                logits = network(images)
-            loss = nn.functional.cross_entropy(logits.float(), labels, label_smoothing=recipe.label_smoothing)
-            optimizer.zero_grad()
-            accelerator.backward(loss)
-            optimizer.step()
-            mean_loss = accelerator.reduce(loss.detach(), "mean").item()
-            if not math.isfinite(mean_loss):
-                raise ValueError(
-                    f"lr: the loss is {mean_loss} at step {step}; a smaller rate than {recipe.lr} is needed"
-                )
-            progress["losses"].append(mean_loss)
-            progress["step"] = step + 1
+    bar = tqdm(
+        total=sum(state.steps), initial=state.steps_before + state.progress["step"], unit="step", mininterval=1.0,
+        desc=f"{recipe.model}, seed {recipe.seed}", disable=not accelerator.is_main_process,
+    )  # fmt: skip
+    with bar, _asked_to_stop() as asked:
+        while not state.is_over:
+            state.step()
             bar.update()
-            if (step + 1) % per_epoch == 0:
-                with autocast():
-                    val_loss, val_accuracy = evaluate(model, validation, device=accelerator.device, **scale)
-                row = {
-                    "epoch": (step + 1) // per_epoch,
-                    "train_loss": round(sum(progress["losses"]) / len(progress["losses"]), 5),
-                    "val_loss": round(val_loss, 5),
-                    "val_accuracy": round(val_accuracy, 5),
-                    "seconds": seconds(),
-                }
-                progress["rows"].append(row)
-                progress["losses"] = []
-                for name, one in head_positions(model).items():
-                    history[name] = torch.cat([history[name], one[None]])
-                bar.set_postfix(loss=f"{row['train_loss']:.3f}", validation=f"{val_accuracy:.3f}")
-                if accelerator.is_main_process:
-                    write(output / "metrics.csv", _table(progress["rows"]))
-            over = time.monotonic() - started > 60 * minutes
+            if state.progress["rows"] and not state.progress["losses"]:
+                row = state.progress["rows"][-1]
+                bar.set_postfix(loss=f"{row['train_loss']:.3f}", validation=f"{row['val_accuracy']:.3f}")
+            stop = bool(asked) or time.monotonic() - state.started > 60 * minutes
             if accelerator.num_processes > 1:  # all stop together
-                flag = torch.tensor([float(over or bool(wanted))], device=accelerator.device)
-                over = accelerator.reduce(flag, "sum").item() > 0
-            if (over or wanted) and step + 1 < steps:
-                save_checkpoint()
-                bar.write(f"stopped after step {step + 1} of {steps}; the same command goes on")
-                if wanted:
+                stop = accelerator.reduce(torch.tensor(float(stop), device=accelerator.device), "sum").item() > 0
+            if stop and not state.is_over:
+                state.save()
+                bar.write(f"stopped after {bar.n} of {bar.total} steps; the same command goes on", file=sys.stderr)
+                if asked:
                     raise KeyboardInterrupt
                 return None
             if time.monotonic() - saved >= checkpoint_seconds:
-                save_checkpoint()
+                state.save()
                 saved = time.monotonic()
-    finally:
-        bar.close()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    return state.finish(command, keep_weights)
 
-    with autocast():
-        test_loss, test_accuracy = evaluate(model, dataset.test, device=accelerator.device, **scale)
-    record = {
-        "command": command,
-        "commit": _commit(),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "settings": settings,
-        "data": dataset.source,
-        "pictures": pictures,
-        "device": _device_name(accelerator.device),
-        "threads": torch.get_num_threads(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "parameters": sum(one.numel() for one in model.parameters()),
-        "seconds": seconds(),
-        "test_loss": round(test_loss, 5),
-        "test_accuracy": round(test_accuracy, 5),
-    }
-    if accelerator.is_main_process:
-        if history:
-            write(output / "heads.safetensors", save({name: one.contiguous() for name, one in history.items()}))
-        if keep_weights:
-            half = {n: t.detach().cpu().contiguous() for n, t in model.state_dict().items()}
-            half = {n: t.half() if t.is_floating_point() else t for n, t in half.items()}
-            write(output / "weights.safetensors", save(half))
-        write(output / "run.json", (json.dumps(record, indent=2) + "\n").encode())
-        checkpoint.unlink(missing_ok=True)
-    accelerator.wait_for_everyone()
-    return record
+
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[list[int]]:
+    """Collect the signals that ask a process to end, so that a step is never cut in two."""
+    asked = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, lambda number, _: asked.append(number)) for number in numbers]
+    try:
+        yield asked
+    finally:
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
 
 
 def _cpu_has_bf16() -> bool:
@@ -517,6 +500,8 @@ def load(folder: str | os.PathLike) -> tuple[nn.Module, dict]:
     fields = {field.name for field in dataclasses.fields(Recipe)}
     recipe = Recipe(**{name: value for name, value in record["settings"].items() if name in fields})
     model = build_model(recipe, **record["pictures"])
+    for _ in recipe.phases()[1:]:
+        model = next_model(recipe, model)
     model.load_state_dict(load_file(files[1]))
     return model.eval(), record
 
@@ -533,16 +518,15 @@ def parser() -> argparse.ArgumentParser:
         "--preset", choices=tuple(PRESETS), default="digits", help="sizes and schedule to start from"
     )
     result.add_argument("--output", required=True, help="folder of the run")
+    choices = {"model": MODELS, "data": tuple(DATA), "optimizer": ("adamw", "sgd"), "start": STARTS}
     for field in dataclasses.fields(Recipe):
         name = "--" + field.name.replace("_", "-")
-        if field.name in ("model", "data"):
-            result.add_argument(name, choices=MODELS if field.name == "model" else tuple(DATA))
-        elif isinstance(field.default, bool):
+        if field.name in choices:
+            result.add_argument(name, choices=choices[field.name])
+        elif field.type is bool:
             result.add_argument(name, action=argparse.BooleanOptionalAction)
         else:
-            result.add_argument(
-                name, type=float if isinstance(field.default, float) else int if field.name != "optimizer" else str
-            )
+            result.add_argument(name, type=float if field.type in (float, float | None) else int)
     result.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto")
     result.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     result.add_argument("--minutes", type=float, default=math.inf, help="stop with a checkpoint after so many")
