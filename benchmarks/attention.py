@@ -1,6 +1,7 @@
 """Time and memory of position-only attention over an image, side by side with the alternatives.
 
-    python benchmarks/attention.py [--repeats 7] [--seconds 10] [--largest 512] [--output results/attention]
+    python benchmarks/attention.py [--threads 2] [--repeats 7] [--seconds 10] [--largest 512]
+                                   [--output results/attention]
 
 All methods compute one layer of nine quadratic heads on the 3 × 3 shifts (α = 2, float32, batch 1), in one
 process, interleaved, and the median of the repeats counts. `conv2d`, a 3 × 3 convolution with as many channels,
@@ -230,12 +231,14 @@ def draw(rows: list[dict], path: Path) -> None:
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=10.0, help="time for the repeats of one comparison")
     parser.add_argument("--largest", type=int, default=512)
     parser.add_argument("--output", type=Path, default=Path("results/attention"))
     arguments = parser.parse_args()
     torch.set_flush_denormal(True)
+    torch.set_num_threads(arguments.threads)
     sizes = [2**n for n in range(4, 1 + int(math.log2(arguments.largest)))]
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     rows = measure(sizes, arguments.repeats, arguments.seconds)
