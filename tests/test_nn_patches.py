@@ -12,7 +12,7 @@ from torch import nn
 
 from attnconv import checks, reference, theory
 from attnconv.nn import PatchAttention2d, RelativeAttention2d, ViT, conv_to_patch_attention, functional
-from attnconv.nn.cost import cost
+from attnconv.nn.costs import cost
 from attnconv.shifts import margins
 
 SEEDS = st.integers(0, 2**31 - 1)

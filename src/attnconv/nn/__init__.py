@@ -9,7 +9,7 @@ from attnconv.nn.convert import (
     conv_to_attention,
     convert_convs,
 )
-from attnconv.nn.cost import Cost, cost
+from attnconv.nn.costs import Cost, cost
 from attnconv.nn.patches import PatchAttention2d, conv_to_patch_attention
 from attnconv.nn.relative import RelativeAttention2d
 from attnconv.nn.resnet import ResNet18
