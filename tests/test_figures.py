@@ -101,6 +101,11 @@ def test_live_notebooks_get_a_widget_and_pages_do_not(figure, monkeypatch):
             lambda: figures.training_heads(np.zeros((3, 3, 1, 4)), np.eye(40)[:, :, None], alpha=9),
             r"alpha: expected a sharpness from 0.03125 to 8.0, got 9.0",
         ),
+        (lambda: figures.down_sampling(np.zeros((8, 6, 3))), r"image: .*divisible by 4, got 8 × 6"),
+        (
+            lambda: figures.down_sampling(np.zeros((8, 4, 3)), pixel=(3, 4)),
+            r"pixel: expected one of 8 × 4, got \(3, 4\)",
+        ),
         (lambda: figures.Figure("sum_of_shifts", {}, alt="", caption="c", picture=None), r"alt: expected words"),
         (
             lambda: figures.Figure("sum_of_shifts", {}, alt="a", caption=" ", picture=None),

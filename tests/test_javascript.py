@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnconv import figures, reference, theory
-from attnconv.nn import conv_to_attention
+from attnconv import data, figures, reference, theory
+from attnconv.nn import QuadraticAttention2d, conv_to_attention, cost
 from attnconv.shifts import kernel_shifts, pixel_grid, relative_shifts, shift_image
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -648,3 +648,43 @@ def test_family_of_heads_attends(javascript, content, window):
     np.testing.assert_allclose(ours["rows"], expected, rtol=0, atol=1e-12)
     np.testing.assert_allclose(ours["seen"], expected @ image.ravel(), rtol=0, atol=1e-12)
     np.testing.assert_allclose(ours["apart"], np.abs(expected[0] - expected[40]).sum() / 2, rtol=0, atol=1e-12)
+
+
+# ---- chapter 12 ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 6, 3), (8, 4, 2)])
+@pytest.mark.parametrize("factor", [1, 2, 4])
+def test_down_sampling_rearranges_pixels(javascript, shape, factor):
+    height, width, channels = (shape[0] * factor, shape[1] * factor, shape[2])
+    image = np.random.default_rng(shape).random((height, width, channels))
+    expected = data.downsample(torch.from_numpy(image).movedim(-1, 0), factor).movedim(0, -1).numpy()
+    argument = [as_image(image), factor]
+    small = javascript(
+        "down_sampling", "(({data, ...rest}) => ({...rest, data: Array.from(data)}))(f.downsample(...a))", argument
+    )
+    assert (small["height"], small["width"], small["channels"]) == expected.shape
+    assert np.array_equal(small["data"], expected.ravel())
+    again = javascript("down_sampling", "Array.from(f.upsample(f.downsample(...a), a[1]).data)", argument)
+    assert np.array_equal(again, image.ravel())
+    assert javascript("down_sampling", "f.different(a[0], f.upsample(f.downsample(...a), a[1]))", argument) == 0
+    planes = javascript("down_sampling", "Array.from(f.planesOf(f.downsample(...a), a[1]).data)", argument)
+    by_plane = image.reshape(shape[0], factor, shape[1], factor, channels).transpose(1, 0, 3, 2, 4)
+    assert np.array_equal(planes, by_plane.ravel())
+    row, column = height - 1, width // 2
+    place = javascript("down_sampling", "f.place(...a)", [[row, column], factor])
+    i, j = place["token"]
+    assert np.array_equal(expected[i, j, place["plane"] :: factor**2], image[row, column])
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (12, 4)])
+@pytest.mark.parametrize("factor", [1, 2, 4])
+def test_down_sampling_counts_as_the_package_does(javascript, height, width, factor):
+    layer = QuadraticAttention2d(6, 6, heads=5)
+    x = torch.zeros(1, 6, height // factor, width // factor)
+    told = javascript("down_sampling", "f.costs(...a)", [height, width, factor, {"heads": 5, "channels": 6}])
+    assert told["tokens"] == x[0, 0].numel()
+    assert told["map"] == layer.attention_probs(*x.shape[2:])[0].numel()
+    for method in ("dense", "separable"):
+        counted = cost(layer, x, method=method)
+        assert (told["matrices"], told[method]) == (counted.linear, counted.attention)

@@ -9,6 +9,7 @@ the picture that stands in where scripts do not run, and one line below.
 
 from attnconv.figures.converted_kernel import converted_kernel
 from attnconv.figures.core import Figure, module_source
+from attnconv.figures.down_sampling import down_sampling
 from attnconv.figures.family_of_heads import family_of_heads
 from attnconv.figures.fewest_heads import fewest_heads
 from attnconv.figures.fine_print import fine_print
@@ -26,6 +27,7 @@ from attnconv.figures.translated_picture import translated_picture
 __all__ = [
     "Figure",
     "converted_kernel",
+    "down_sampling",
     "family_of_heads",
     "fewest_heads",
     "fine_print",

@@ -14,6 +14,9 @@ export function scientific(x) {
   return raised === "⁰" ? mantissa : `${mantissa}·10${raised}`.replace("-", "−");
 }
 
+/** A count for reading: whole up to a hundred thousand, then as a power of ten. */
+export const grouped = (count) => (count < 1e5 ? String(count).replace(/\B(?=(\d{3})+$)/g, "\u202f") : scientific(count));
+
 export const reducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 /** An element with attributes, listeners (`onclick: …`) and children. */
@@ -63,6 +66,19 @@ export function checkbox({ label, checked = false }, onchange) {
 }
 
 export const button = (label, onclick) => element("button", { type: "button", onclick }, label);
+
+/** A small table of texts; the column `chosen`, counted from the names of the rows, is in bold type. */
+export function tabulate(columns, rows, { chosen } = {}) {
+  const cell = (tag, text, n) => {
+    const style = `padding: 0.15rem 0.35rem; text-align: ${n ? "right" : "left"}; font-weight: ${n === chosen ? 700 : 400}`;
+    return element(tag, { style: `${style}; white-space: ${tag === "td" ? "nowrap" : "normal"}` }, text);
+  };
+  const line = (tag, texts) => element("tr", {}, ...texts.map((text, n) => cell(n ? tag : "th", text, n)));
+  return element("table", { style: "border-collapse: collapse; margin: 0; width: 100%; max-width: 30rem; color: inherit" },
+    element("thead", {}, line("th", columns)),
+    element("tbody", {}, ...rows.map((texts) => line("td", texts))),
+  );
+}
 
 /** A button that walks `step(i)` through 0 … count − 1, and stops at the end or when pressed again. */
 export function player({ label, count, milliseconds }, step) {

@@ -1,5 +1,5 @@
 // Chapter 10: is the map of a query the product of its row sums and its column sums? And what is that worth?
-import { choice, clamp, element, format, frame, paint, panel, pointable, scientific, slider, softmax, svgElement } from "./common.mjs";
+import { choice, clamp, element, format, frame, grouped, paint, panel, pointable, scientific, slider, softmax, svgElement, tabulate } from "./common.mjs";
 
 /**
  * Score of every key of a size × size image for one query, row by row. A head is
@@ -40,9 +40,6 @@ export function bytes(count) {
   const power = count < 1000 ? 0 : Math.floor(Math.log10(count) / 3);
   return `${Number((count / 1000 ** power).toPrecision(2))} ${["B", "kB", "MB", "GB", "TB"][power]}`;
 }
-
-/** A count for reading: whole up to a hundred thousand, then as a power of ten. */
-const grouped = (count) => (count < 1e5 ? String(count).replace(/\B(?=(\d{3})+$)/g, "\u2009") : scientific(count));
 
 /** A strip of bars: one a row, to the right of a map, or one a column, below it. */
 function bars(size, side, color) {
@@ -151,17 +148,12 @@ export default {
     function reckon() {
       const n = Math.round(2 ** side.value);
       const { dense, separable, map: entries, maps } = counts(n);
-      const cell = (tag, text, align = "right") => element(tag, { style: `padding: 0.15rem 0.35rem; text-align: ${align}; font-weight: 400; white-space: ${tag === "td" ? "nowrap" : "normal"}` }, text);
-      const line = (name, ...texts) => element("tr", {}, cell("th", name, "left"), ...texts.map((text) => cell("td", text)));
       price.replaceChildren(
-        element("table", { style: "border-collapse: collapse; margin: 0; width: 100%; max-width: 30rem" },
-          element("thead", {}, element("tr", {}, cell("th", `${n} × ${n} pixels`, "left"), cell("th", "one map"), cell("th", "rows, columns"), cell("th", "saved"))),
-          element("tbody", {},
-            line("Multiplications", grouped(dense), grouped(separable), `× ${Number((dense / separable).toPrecision(3))}`),
-            line("Numbers to keep", grouped(entries), grouped(maps), `× ${grouped(Number((entries / maps).toPrecision(3)))}`),
-            line("In float32", bytes(4 * entries), bytes(4 * maps), ""),
-          ),
-        ),
+        tabulate([`${n} × ${n} pixels`, "one map", "rows, columns", "saved"], [
+          ["Multiplications", grouped(dense), grouped(separable), `× ${Number((dense / separable).toPrecision(3))}`],
+          ["Numbers to keep", grouped(entries), grouped(maps), `× ${grouped(Number((entries / maps).toPrecision(3)))}`],
+          ["In float32", bytes(4 * entries), bytes(4 * maps), ""],
+        ]),
       );
     }
 
