@@ -14,6 +14,7 @@ from attnconv.figures.core import encode_pixels
 FOLDER = Path(figures.__file__).parent
 MODULES = sorted(path.stem for path in FOLDER.glob("*.mjs") if path.stem not in ("common", "host"))
 KERNELS = {"blur": np.full((3, 3), 1 / 9), "</script>": np.eye(3)}
+PAPER = {"side": 32, "downsample": 2, "layers": 6, "heads": 9, "width": 400, "intermediate": 512, "key_dim": 400}
 
 
 @pytest.fixture
@@ -105,6 +106,14 @@ def test_live_notebooks_get_a_widget_and_pages_do_not(figure, monkeypatch):
         (
             lambda: figures.down_sampling(np.zeros((8, 4, 3)), pixel=(3, 4)),
             r"pixel: expected one of 8 × 4, got \(3, 4\)",
+        ),
+        (
+            lambda: figures.cost_explorer({"a": PAPER | {"width": 401}}, {}),
+            r"presets\['a'\]\['width'\]: expected 16 to 800 in steps of 16, got 401",
+        ),
+        (
+            lambda: figures.cost_explorer({"a": PAPER}, {"learned": ("c", 0.9, 1e9)}),
+            r"published\['learned'\]: expected one of a, got 'c'",
         ),
         (lambda: figures.Figure("sum_of_shifts", {}, alt="", caption="c", picture=None), r"alt: expected words"),
         (

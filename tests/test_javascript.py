@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnconv import data, figures, reference, theory
-from attnconv.nn import QuadraticAttention2d, conv_to_attention, cost
+from attnconv.nn import AttentionClassifier, QuadraticAttention2d, ResNet18, conv_to_attention, cost
 from attnconv.shifts import kernel_shifts, pixel_grid, relative_shifts, shift_image
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -688,3 +688,38 @@ def test_down_sampling_counts_as_the_package_does(javascript, height, width, fac
     for method in ("dense", "separable"):
         counted = cost(layer, x, method=method)
         assert (told["matrices"], told[method]) == (counted.linear, counted.attention)
+
+
+# ---- chapter 14 ---------------------------------------------------------------------------------------------
+
+NETWORKS = [
+    {"side": 16, "downsample": 2, "layers": 2, "heads": 9, "width": 16, "intermediate": 24, "key_dim": 6},
+    {"side": 8, "downsample": 4, "layers": 1, "heads": 1, "width": 12, "intermediate": 8, "key_dim": 12},
+]
+
+
+@pytest.mark.parametrize("kind", ["quadratic", "learned", "content", "convolution"])
+@pytest.mark.parametrize("sizes", NETWORKS, ids=str)
+def test_cost_explorer_counts_as_the_package_does(javascript, kind, sizes):
+    options = {name: size for name, size in sizes.items() if name != "side"}
+    network = AttentionClassifier(kind, image_size=sizes["side"], **options)
+    x = torch.zeros(1, 3, sizes["side"], sizes["side"])
+    for method in ("dense", "separable"):
+        argument = {"kind": kind, "separable": method == "separable", "keyDim": sizes["key_dim"]} | sizes
+        told = javascript(
+            "cost_explorer",
+            "(({parameters: p, operations: o}) => [f.total(p), f.linear(o), o.maps])(f.costs(a))",
+            argument,
+        )
+        assert told == list(cost(network, x, method=method))
+
+
+@pytest.mark.parametrize(("side", "width"), [(32, 8), (9, 4)])
+def test_cost_explorer_knows_resnet18(javascript, side, width):
+    told = javascript("cost_explorer", "f.resnet(a[0], {width: a[1]})", [side, width])
+    counted = cost(ResNet18(width=width), torch.zeros(1, 3, side, side))
+    assert (told["parameters"], told["operations"]) == (counted.parameters, counted.total)
+    numbers = [0, 12, 999, 1234, 999_999, 6.18e9, 1.5e16]
+    assert javascript("cost_explorer", "a.map(f.short)", numbers) == [
+        "0", "12", "999", "1.23 k", "1 M", "6.18 G", "15 P",
+    ]  # fmt: skip

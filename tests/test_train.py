@@ -96,6 +96,26 @@ def test_load_refuses_unfinished_runs(whole, tmp_path):
         train.load(tmp_path)
 
 
+def test_runs_lists_what_is_finished(whole, tmp_path):
+    assert train.runs(tmp_path / "nowhere") == []
+    (tmp_path / "under-way").mkdir()
+    for name in ("b", "a"):
+        (tmp_path / name).symlink_to(whole)
+    found = train.runs(tmp_path)
+    assert [record["name"] for record in found] == ["a", "b"]
+    record = json.loads((whole / "run.json").read_text())
+    assert {name: found[0][name] for name in record} == record
+    assert [row["epoch"] for row in found[0]["metrics"]] == [1, 2]
+    assert {row["network"] for row in found[0]["metrics"]} == {"quadratic"}
+    assert [{k: row[k] for k in rows} for row, rows in zip(found[0]["metrics"], metrics(whole), strict=True)] == (
+        metrics(whole)
+    )
+    model = train.network(found[0])
+    assert sum(p.numel() for p in model.parameters()) == record["parameters"]
+    del record["pictures"]  # as in records of earlier versions
+    assert sum(p.numel() for p in train.network(record).parameters()) == record["parameters"]
+
+
 def test_killed_at_any_time_a_run_ends_with_the_same_bits(whole, tmp_path):
     command = [*COMMAND, "--output", str(tmp_path), "--checkpoint-seconds", "0"]
     chance = random.Random(time.time_ns())

@@ -65,6 +65,12 @@ from attnconv.recipes import (
     next_model,
 )
 
+# Pictures of the data sets, for records that do not tell them.
+_PICTURES = {
+    "digits": {"channels": 1, "size": 8, "classes": 10},
+    "cifar10": {"channels": 3, "size": 32, "classes": 10},
+}
+
 # ---- parts --------------------------------------------------------------------------------------------------
 
 
@@ -497,13 +503,40 @@ def load(folder: str | os.PathLike) -> tuple[nn.Module, dict]:
         if not file.is_file():
             raise ValueError(f"folder: expected a finished run with its weights, got {folder} without {file.name}")
     record = json.loads(files[0].read_text(encoding="utf-8"))
-    fields = {field.name for field in dataclasses.fields(Recipe)}
-    recipe = Recipe(**{name: value for name, value in record["settings"].items() if name in fields})
-    model = build_model(recipe, **record["pictures"])
-    for _ in recipe.phases()[1:]:
-        model = next_model(recipe, model)
+    model = network(record)
     model.load_state_dict(load_file(files[1]))
     return model.eval(), record
+
+
+def network(record: dict) -> nn.Module:
+    """Return the network that a record describes, that of the last phase, without its training."""
+    fields = {field.name for field in dataclasses.fields(Recipe)}
+    recipe = Recipe(**{name: value for name, value in record["settings"].items() if name in fields})
+    model = build_model(recipe, **(record.get("pictures") or _PICTURES[recipe.data]))
+    for _ in recipe.phases()[1:]:
+        model = next_model(recipe, model)
+    return model
+
+
+def runs(folder: str | os.PathLike) -> list[dict]:
+    """Return the records of the finished runs in a folder of runs, in the order of their names.
+
+    A record is what `run.json` says, with two entries more: `name` is that of the run's folder, and `metrics` has
+    one dictionary for each epoch, a row of `metrics.csv`. Runs under way are left out, and a folder that is not
+    there has no runs.
+    """
+    records = []
+    for file in sorted(Path(folder).glob("*/run.json")):
+        record = {"name": file.parent.name} | json.loads(file.read_text(encoding="utf-8"))
+        with (file.parent / "metrics.csv").open(encoding="utf-8", newline="") as table:
+            rows = [{"network": record["settings"]["model"]} | row for row in csv.DictReader(table)]
+        record["metrics"] = [
+            {name: text if name == "network" else float(text) for name, text in row.items()}
+            | {"epoch": int(row["epoch"])}
+            for row in rows
+        ]
+        records.append(record)
+    return records
 
 
 # ---- the command --------------------------------------------------------------------------------------------

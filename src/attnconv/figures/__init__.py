@@ -9,6 +9,7 @@ the picture that stands in where scripts do not run, and one line below.
 
 from attnconv.figures.converted_kernel import converted_kernel
 from attnconv.figures.core import Figure, module_source
+from attnconv.figures.cost_explorer import cost_explorer
 from attnconv.figures.down_sampling import down_sampling
 from attnconv.figures.family_of_heads import family_of_heads
 from attnconv.figures.fewest_heads import fewest_heads
@@ -27,6 +28,7 @@ from attnconv.figures.translated_picture import translated_picture
 __all__ = [
     "Figure",
     "converted_kernel",
+    "cost_explorer",
     "down_sampling",
     "family_of_heads",
     "fewest_heads",
