@@ -112,8 +112,6 @@ def test_runs_lists_what_is_finished(whole, tmp_path):
     )
     model = train.network(found[0])
     assert sum(p.numel() for p in model.parameters()) == record["parameters"]
-    del record["pictures"]  # as in records of earlier versions
-    assert sum(p.numel() for p in train.network(record).parameters()) == record["parameters"]
 
 
 def test_killed_at_any_time_a_run_ends_with_the_same_bits(whole, tmp_path):

@@ -65,11 +65,6 @@ from attnconv.recipes import (
     next_model,
 )
 
-# Pictures of the data sets, for records that do not tell them.
-_PICTURES = {
-    "digits": {"channels": 1, "size": 8, "classes": 10},
-    "cifar10": {"channels": 3, "size": 32, "classes": 10},
-}
 
 # ---- parts --------------------------------------------------------------------------------------------------
 
@@ -512,7 +507,7 @@ def network(record: dict) -> nn.Module:
     """Return the network that a record describes, that of the last phase, without its training."""
     fields = {field.name for field in dataclasses.fields(Recipe)}
     recipe = Recipe(**{name: value for name, value in record["settings"].items() if name in fields})
-    model = build_model(recipe, **(record.get("pictures") or _PICTURES[recipe.data]))
+    model = build_model(recipe, **record["pictures"])
     for _ in recipe.phases()[1:]:
         model = next_model(recipe, model)
     return model
@@ -526,15 +521,15 @@ def runs(folder: str | os.PathLike) -> list[dict]:
     there has no runs.
     """
     records = []
-    for file in sorted(Path(folder).glob("*/run.json")):
+    for table in sorted(Path(folder).glob("*/metrics.csv")):
+        file = table.with_name("run.json")
+        if not file.is_file():
+            continue
         record = {"name": file.parent.name} | json.loads(file.read_text(encoding="utf-8"))
-        with (file.parent / "metrics.csv").open(encoding="utf-8", newline="") as table:
-            rows = [{"network": record["settings"]["model"]} | row for row in csv.DictReader(table)]
-        record["metrics"] = [
-            {name: text if name == "network" else float(text) for name, text in row.items()}
-            | {"epoch": int(row["epoch"])}
-            for row in rows
-        ]
+        with table.open(encoding="utf-8", newline="") as lines:
+            rows = list(csv.DictReader(lines))
+        numbers = {"epoch": int, "network": str}
+        record["metrics"] = [{name: numbers.get(name, float)(text) for name, text in row.items()} for row in rows]
         records.append(record)
     return records
 
