@@ -77,6 +77,11 @@ def test_live_notebooks_get_a_widget_and_pages_do_not(figure, monkeypatch):
     assert set(figure._repr_mimebundle_()) == {"text/plain", "text/html"}
 
 
+def explorer(network):
+    """An explorer of one network on one picture of 4 × 4 pixels."""
+    return figures.head_explorer({"a": network | {"pictures": "p"}}, {"p": {"gray": np.full((4, 4, 1), 0.5)}})
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -114,6 +119,33 @@ def test_live_notebooks_get_a_widget_and_pages_do_not(figure, monkeypatch):
         (
             lambda: figures.cost_explorer({"a": PAPER}, {"learned": ("c", 0.9, 1e9)}),
             r"published\['learned'\]: expected one of a, got 'c'",
+        ),
+        (
+            lambda: explorer({"tokens": 3, "tables": np.zeros((1, 1, 2, 5))}),
+            r"tokens: expected a divisor of the 4 pixels of a side, got 3",
+        ),
+        (
+            lambda: explorer({"tokens": 2, "tables": np.zeros((1, 1, 2, 5))}),
+            r"tables: expected shape \(layer, head, axis=2, shift=3\), got \(1, 1, 2, 5\)",
+        ),
+        (
+            lambda: explorer({"tokens": 2, "maps": np.ones((2, 1, 1, 4, 4))}),
+            r"maps: expected shape \(picture=1, layer, head, query=4, key=4\)",
+        ),
+        (
+            lambda: explorer(
+                {
+                    "tokens": 2,
+                    "centers": np.zeros((2, 1, 1, 2)),
+                    "alpha": np.ones((2, 1, 1)),
+                    "epochs": [0],
+                }
+            ),
+            r"epochs: expected 2 names, got 1",
+        ),
+        (
+            lambda: figures.head_explorer({"a": {}}, {"p": {}}),
+            r"networks, pictures: expected at least one, and no empty group",
         ),
         (lambda: figures.Figure("sum_of_shifts", {}, alt="", caption="c", picture=None), r"alt: expected words"),
         (

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from attnconv import data, figures, reference, theory
-from attnconv.nn import AttentionClassifier, QuadraticAttention2d, ResNet18, conv_to_attention, cost
+from attnconv.nn import (
+    AttentionClassifier,
+    LearnedAttention2d,
+    QuadraticAttention2d,
+    ResNet18,
+    conv_to_attention,
+    cost,
+)
 from attnconv.shifts import kernel_shifts, pixel_grid, relative_shifts, shift_image
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -555,6 +562,148 @@ def test_training_heads_judges_by_the_nearest_head(javascript):
     np.testing.assert_allclose(ours["farthest"], np.hypot(0.9, 0.1), rtol=1e-12)
 
 
+# ---- chapter 12 ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 6, 3), (8, 4, 2)])
+@pytest.mark.parametrize("factor", [1, 2, 4])
+def test_down_sampling_rearranges_pixels(javascript, shape, factor):
+    height, width, channels = (shape[0] * factor, shape[1] * factor, shape[2])
+    image = np.random.default_rng(shape).random((height, width, channels))
+    expected = data.downsample(torch.from_numpy(image).movedim(-1, 0), factor).movedim(0, -1).numpy()
+    argument = [as_image(image), factor]
+    small = javascript(
+        "down_sampling", "(({data, ...rest}) => ({...rest, data: Array.from(data)}))(f.downsample(...a))", argument
+    )
+    assert (small["height"], small["width"], small["channels"]) == expected.shape
+    assert np.array_equal(small["data"], expected.ravel())
+    again = javascript("down_sampling", "Array.from(f.upsample(f.downsample(...a), a[1]).data)", argument)
+    assert np.array_equal(again, image.ravel())
+    assert javascript("down_sampling", "f.different(a[0], f.upsample(f.downsample(...a), a[1]))", argument) == 0
+    planes = javascript("down_sampling", "Array.from(f.planesOf(f.downsample(...a), a[1]).data)", argument)
+    by_plane = image.reshape(shape[0], factor, shape[1], factor, channels).transpose(1, 0, 3, 2, 4)
+    assert np.array_equal(planes, by_plane.ravel())
+    row, column = height - 1, width // 2
+    place = javascript("down_sampling", "f.place(...a)", [[row, column], factor])
+    i, j = place["token"]
+    assert np.array_equal(expected[i, j, place["plane"] :: factor**2], image[row, column])
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (12, 4)])
+@pytest.mark.parametrize("factor", [1, 2, 4])
+def test_down_sampling_counts_as_the_package_does(javascript, height, width, factor):
+    layer = QuadraticAttention2d(6, 6, heads=5)
+    x = torch.zeros(1, 6, height // factor, width // factor)
+    told = javascript("down_sampling", "f.costs(...a)", [height, width, factor, {"heads": 5, "channels": 6}])
+    assert told["tokens"] == x[0, 0].numel()
+    assert told["map"] == layer.attention_probs(*x.shape[2:])[0].numel()
+    for method in ("dense", "separable"):
+        counted = cost(layer, x, method=method)
+        assert (told["matrices"], told[method]) == (counted.linear, counted.attention)
+
+
+# ---- chapter 13 ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("center", "alpha"), [((-0.9, 0.1), 2.2), ((3.5, -3.8), 0.13), ((0.4, 2.9), -0.02)])
+@pytest.mark.parametrize("n", [1, 4, 8])
+def test_head_explorer_computes_quadratic_maps(javascript, n, center, alpha):
+    layer = QuadraticAttention2d(2, 2, heads=1, centers=[center], alpha=alpha).double()
+    script = (
+        "f.positionMap(a.n, { rows: f.quadraticTable(a.n, a.center[0], a.alpha),"
+        " columns: f.quadraticTable(a.n, a.center[1], a.alpha) }).map((row) => Array.from(row))"
+    )
+    ours = javascript(
+        "head_explorer", script, {"n": n, "center": layer.centers[0].tolist(), "alpha": layer.alpha.item()}
+    )
+    np.testing.assert_allclose(ours, layer.attention_probs(n, n)[0].detach().numpy(), rtol=0, atol=1e-12)
+
+
+def test_head_explorer_computes_learned_maps(javascript):
+    torch.manual_seed(13)
+    layer = LearnedAttention2d(3, 3, size=5, heads=2, position_dim=4).double()
+    expected = layer.attention_probs(5, 5).detach().numpy()
+    for h in range(2):
+        rows = (layer.row_table @ layer.row_vectors[h]).tolist()
+        columns = (layer.column_table @ layer.column_vectors[h]).tolist()
+        argument = {"rows": rows, "columns": columns}
+        ours = javascript("head_explorer", "f.positionMap(5, a).map((row) => Array.from(row))", argument)
+        np.testing.assert_allclose(ours, expected[h], rtol=0, atol=1e-12)
+        sharp = javascript("head_explorer", "f.positionMap(5, a, 3).map((row) => Array.from(row))", argument)
+        power = expected[h] ** 3
+        np.testing.assert_allclose(sharp, power / power.sum(axis=1, keepdims=True), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_head_explorer_attends_and_measures(javascript, channels):
+    rng = np.random.default_rng(channels)
+    n, side = 3, 2
+    image = rng.random((n * side, n * side, channels))
+    sent = rng.integers(0, 256, size=(n * n, n * n))
+    sent[:, 4] = 0
+    script = """(() => {
+        const [image, bytes, query] = a, map = f.sentMap(9, Uint8Array.from(bytes)), sharp = f.sharpest(map);
+        const list = (rows) => rows.map((row) => Array.from(row));
+        const seen = f.mixTokens(image, map, 3), moved = f.mixTokens(image, sharp, 3);
+        return { map: list(map), sharp: list(sharp), mean: list(f.meanMap([map, sharp])),
+            seen: Array.from(seen.data), apart: f.levels(seen, moved), found: f.measures(map[query], 3, [1, 2]) };
+    })()"""
+    ours = javascript("head_explorer", script, [as_image(image), sent.ravel().tolist(), 5])
+    map_ = sent / sent.sum(axis=1, keepdims=True)
+    sharp = np.eye(n * n)[map_.argmax(axis=1)]
+    np.testing.assert_allclose(ours["map"], map_, rtol=0, atol=1e-12)
+    assert np.array_equal(ours["sharp"], sharp)
+    np.testing.assert_allclose(ours["mean"], (map_ + sharp) / 2, rtol=0, atol=1e-12)
+    tokens = image.reshape(n, side, n, side, channels).transpose(0, 2, 1, 3, 4).reshape(n * n, -1)
+    seen, moved = (
+        (m @ tokens).reshape(n, n, side, side, channels).transpose(0, 2, 1, 3, 4).ravel() for m in (map_, sharp)
+    )
+    np.testing.assert_allclose(ours["seen"], seen, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(ours["apart"], 255 * np.abs(seen - moved).mean(), rtol=0, atol=1e-5)
+    row, shifts = map_[5], pixel_grid(n, n) - [1, 2]
+    found = ours["found"]
+    np.testing.assert_allclose(found["mean"], row @ shifts, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found["near"], row[np.abs(shifts).max(axis=1) <= 1].sum(), rtol=0, atol=1e-12)
+    positive = row[row > 0]
+    np.testing.assert_allclose(found["bits"], -(positive * np.log2(positive)).sum(), rtol=0, atol=1e-12)
+    assert found["at"] == shifts[row.argmax()].tolist()
+
+
+# ---- chapter 14 ---------------------------------------------------------------------------------------------
+
+NETWORKS = [
+    {"side": 16, "downsample": 2, "layers": 2, "heads": 9, "width": 16, "intermediate": 24, "key_dim": 6},
+    {"side": 8, "downsample": 4, "layers": 1, "heads": 1, "width": 12, "intermediate": 8, "key_dim": 12},
+]
+
+
+@pytest.mark.parametrize("kind", ["quadratic", "learned", "content", "convolution"])
+@pytest.mark.parametrize("sizes", NETWORKS, ids=str)
+def test_cost_explorer_counts_as_the_package_does(javascript, kind, sizes):
+    options = {name: size for name, size in sizes.items() if name != "side"}
+    network = AttentionClassifier(kind, image_size=sizes["side"], **options)
+    x = torch.zeros(1, 3, sizes["side"], sizes["side"])
+    for method in ("dense", "separable"):
+        argument = {"kind": kind, "separable": method == "separable", "keyDim": sizes["key_dim"]} | sizes
+        told = javascript(
+            "cost_explorer",
+            "(({parameters: p, operations: o}) => [f.total(p), f.linear(o), o.maps])(f.costs(a))",
+            argument,
+        )
+        assert told == list(cost(network, x, method=method))
+
+
+@pytest.mark.parametrize(("side", "width"), [(32, 8), (9, 4)])
+def test_cost_explorer_knows_resnet18(javascript, side, width):
+    told = javascript("cost_explorer", "f.resnet(a[0], {width: a[1]})", [side, width])
+    counted = cost(ResNet18(width=width), torch.zeros(1, 3, side, side))
+    assert (told["parameters"], told["operations"]) == (counted.parameters, counted.total)
+    numbers = [0, 12, 999, 1234, 999_999, 6.18e9, 1.5e16]
+    assert javascript("cost_explorer", "a.map(f.short)", numbers) == [
+        "0", "12", "999", "1.23 k", "1 M", "6.18 G", "15 P",
+    ]  # fmt: skip
+
+
 # ---- chapter 15 ---------------------------------------------------------------------------------------------
 
 
@@ -648,78 +797,3 @@ def test_family_of_heads_attends(javascript, content, window):
     np.testing.assert_allclose(ours["rows"], expected, rtol=0, atol=1e-12)
     np.testing.assert_allclose(ours["seen"], expected @ image.ravel(), rtol=0, atol=1e-12)
     np.testing.assert_allclose(ours["apart"], np.abs(expected[0] - expected[40]).sum() / 2, rtol=0, atol=1e-12)
-
-
-# ---- chapter 12 ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 6, 3), (8, 4, 2)])
-@pytest.mark.parametrize("factor", [1, 2, 4])
-def test_down_sampling_rearranges_pixels(javascript, shape, factor):
-    height, width, channels = (shape[0] * factor, shape[1] * factor, shape[2])
-    image = np.random.default_rng(shape).random((height, width, channels))
-    expected = data.downsample(torch.from_numpy(image).movedim(-1, 0), factor).movedim(0, -1).numpy()
-    argument = [as_image(image), factor]
-    small = javascript(
-        "down_sampling", "(({data, ...rest}) => ({...rest, data: Array.from(data)}))(f.downsample(...a))", argument
-    )
-    assert (small["height"], small["width"], small["channels"]) == expected.shape
-    assert np.array_equal(small["data"], expected.ravel())
-    again = javascript("down_sampling", "Array.from(f.upsample(f.downsample(...a), a[1]).data)", argument)
-    assert np.array_equal(again, image.ravel())
-    assert javascript("down_sampling", "f.different(a[0], f.upsample(f.downsample(...a), a[1]))", argument) == 0
-    planes = javascript("down_sampling", "Array.from(f.planesOf(f.downsample(...a), a[1]).data)", argument)
-    by_plane = image.reshape(shape[0], factor, shape[1], factor, channels).transpose(1, 0, 3, 2, 4)
-    assert np.array_equal(planes, by_plane.ravel())
-    row, column = height - 1, width // 2
-    place = javascript("down_sampling", "f.place(...a)", [[row, column], factor])
-    i, j = place["token"]
-    assert np.array_equal(expected[i, j, place["plane"] :: factor**2], image[row, column])
-
-
-@pytest.mark.parametrize(("height", "width"), [(8, 8), (12, 4)])
-@pytest.mark.parametrize("factor", [1, 2, 4])
-def test_down_sampling_counts_as_the_package_does(javascript, height, width, factor):
-    layer = QuadraticAttention2d(6, 6, heads=5)
-    x = torch.zeros(1, 6, height // factor, width // factor)
-    told = javascript("down_sampling", "f.costs(...a)", [height, width, factor, {"heads": 5, "channels": 6}])
-    assert told["tokens"] == x[0, 0].numel()
-    assert told["map"] == layer.attention_probs(*x.shape[2:])[0].numel()
-    for method in ("dense", "separable"):
-        counted = cost(layer, x, method=method)
-        assert (told["matrices"], told[method]) == (counted.linear, counted.attention)
-
-
-# ---- chapter 14 ---------------------------------------------------------------------------------------------
-
-NETWORKS = [
-    {"side": 16, "downsample": 2, "layers": 2, "heads": 9, "width": 16, "intermediate": 24, "key_dim": 6},
-    {"side": 8, "downsample": 4, "layers": 1, "heads": 1, "width": 12, "intermediate": 8, "key_dim": 12},
-]
-
-
-@pytest.mark.parametrize("kind", ["quadratic", "learned", "content", "convolution"])
-@pytest.mark.parametrize("sizes", NETWORKS, ids=str)
-def test_cost_explorer_counts_as_the_package_does(javascript, kind, sizes):
-    options = {name: size for name, size in sizes.items() if name != "side"}
-    network = AttentionClassifier(kind, image_size=sizes["side"], **options)
-    x = torch.zeros(1, 3, sizes["side"], sizes["side"])
-    for method in ("dense", "separable"):
-        argument = {"kind": kind, "separable": method == "separable", "keyDim": sizes["key_dim"]} | sizes
-        told = javascript(
-            "cost_explorer",
-            "(({parameters: p, operations: o}) => [f.total(p), f.linear(o), o.maps])(f.costs(a))",
-            argument,
-        )
-        assert told == list(cost(network, x, method=method))
-
-
-@pytest.mark.parametrize(("side", "width"), [(32, 8), (9, 4)])
-def test_cost_explorer_knows_resnet18(javascript, side, width):
-    told = javascript("cost_explorer", "f.resnet(a[0], {width: a[1]})", [side, width])
-    counted = cost(ResNet18(width=width), torch.zeros(1, 3, side, side))
-    assert (told["parameters"], told["operations"]) == (counted.parameters, counted.total)
-    numbers = [0, 12, 999, 1234, 999_999, 6.18e9, 1.5e16]
-    assert javascript("cost_explorer", "a.map(f.short)", numbers) == [
-        "0", "12", "999", "1.23 k", "1 M", "6.18 G", "15 P",
-    ]  # fmt: skip

@@ -14,6 +14,7 @@ from attnconv.figures.down_sampling import down_sampling
 from attnconv.figures.family_of_heads import family_of_heads
 from attnconv.figures.fewest_heads import fewest_heads
 from attnconv.figures.fine_print import fine_print
+from attnconv.figures.head_explorer import head_explorer
 from attnconv.figures.heads_on_off import heads_on_off
 from attnconv.figures.merged_heads import merged_heads
 from attnconv.figures.nine_heads import nine_heads
@@ -33,6 +34,7 @@ __all__ = [
     "family_of_heads",
     "fewest_heads",
     "fine_print",
+    "head_explorer",
     "heads_on_off",
     "merged_heads",
     "module_source",
