@@ -11,6 +11,7 @@ from attnconv.nn import (
     AttentionClassifier,
     LearnedAttention2d,
     QuadraticAttention2d,
+    RelativeAttention2d,
     ResNet18,
     conv_to_attention,
     cost,
@@ -797,3 +798,64 @@ def test_family_of_heads_attends(javascript, content, window):
     np.testing.assert_allclose(ours["rows"], expected, rtol=0, atol=1e-12)
     np.testing.assert_allclose(ours["seen"], expected @ image.ravel(), rtol=0, atol=1e-12)
     np.testing.assert_allclose(ours["apart"], np.abs(expected[0] - expected[40]).sum() / 2, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 5.0, 12.0])
+@pytest.mark.parametrize("side", [1, 2, 4])
+def test_handed_over_starts_as_the_package_does(javascript, alpha, side):
+    layer = RelativeAttention2d(3, 3, heads=10, size=side, border="ring").double()
+    shifts = theory.patch_shifts(3, 2)
+    layer.look_at(torch.from_numpy(shifts), alpha=alpha)
+    keys = (side + 2) ** 2
+    tables = javascript(
+        "handed_over", "a.map((one) => f.startTable(...one))", [[d.tolist(), alpha, side] for d in shifts]
+    )
+    np.testing.assert_allclose(tables, layer.table.detach()[:9].flatten(1), rtol=0, atol=0)
+    assert javascript("handed_over", "f.startTable(null, 5, 1)", None) == [0.0] * 9
+    leak = javascript("handed_over", "f.leakage(...a)", [alpha, keys])
+    np.testing.assert_allclose(leak, theory.patch_leakage(alpha, keys), rtol=1e-12)
+    mass = javascript("handed_over", "f.massAt(...a)", [[0, 0], tables[4], None, side])
+    np.testing.assert_allclose(mass, 1 - leak, rtol=0, atol=1e-12)
+
+
+def test_handed_over_attends_as_the_package_does(javascript):
+    torch.manual_seed(0)
+    side, heads = 4, 10
+    layer = RelativeAttention2d(6, 6, heads=heads, size=side, border="ring", content=True).double()
+    x = torch.randn(1, 6, side, side, dtype=torch.float64)
+    tokens = x.flatten(2).transpose(1, 2)
+    query, key = (
+        linear(tokens).unflatten(-1, (heads, layer.key_dim)).transpose(1, 2) for linear in (layer.query, layer.key)
+    )
+    content = (query @ key.transpose(-1, -2) / layer.key_dim**0.5)[0].detach()
+    expected = layer.attention_probs(x)[0].detach().numpy()
+    tables = layer.table.detach().flatten(1)
+    between = relative_shifts(side, side)
+    for h in (0, 7):
+        argument = [tables[h].tolist(), content[h].tolist(), side]
+        rows = javascript(
+            "handed_over",
+            "a[1].map((one, q) => f.attentionRow(a[0], one, [Math.floor(q / a[2]), q % a[2]], a[2]))",
+            argument,
+        )
+        np.testing.assert_allclose(np.sum(rows, axis=1), 1, rtol=0, atol=1e-12)
+        inside = np.reshape(rows, (side**2, side + 2, side + 2))[:, 1:-1, 1:-1].reshape(side**2, -1)
+        np.testing.assert_allclose(inside, expected[h], rtol=0, atol=1e-12)
+        for shift in ([0, 0], [-1, 1], [1, 0]):
+            mass = javascript("handed_over", "f.massAt(...a)", [shift, *argument])
+            wanted = expected[h][(between == shift).all(axis=-1)].mean()
+            np.testing.assert_allclose(mass, wanted, rtol=0, atol=1e-12)
+
+
+def test_two_phases_reads_its_curves(javascript):
+    rng = np.random.default_rng(0)
+    values = rng.random(5)
+    ours = javascript("two_phases", "f.meanAndSpread(a)", values.tolist())
+    np.testing.assert_allclose([ours["mean"], ours["spread"]], [values.mean(), values.std(ddof=1)], rtol=1e-12)
+    assert javascript("two_phases", "f.meanAndSpread([0.5])", None) == {"mean": 0.5, "spread": 0}
+    x, y = np.sort(rng.random(6)), rng.random(6)
+    places = [0.0, *x.tolist(), *rng.random(20).tolist(), 1.0]
+    found = javascript(
+        "two_phases", "a[1].map((x) => f.valueAt(a[0], x))", [np.stack([x, y], axis=1).tolist(), places]
+    )
+    np.testing.assert_allclose(found, np.interp(places, x, y), rtol=0, atol=1e-12)

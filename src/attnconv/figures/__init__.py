@@ -14,6 +14,7 @@ from attnconv.figures.down_sampling import down_sampling
 from attnconv.figures.family_of_heads import family_of_heads
 from attnconv.figures.fewest_heads import fewest_heads
 from attnconv.figures.fine_print import fine_print
+from attnconv.figures.handed_over import handed_over
 from attnconv.figures.head_explorer import head_explorer
 from attnconv.figures.heads_on_off import heads_on_off
 from attnconv.figures.merged_heads import merged_heads
@@ -25,6 +26,7 @@ from attnconv.figures.shuffled_pixels import shuffled_pixels
 from attnconv.figures.sum_of_shifts import sum_of_shifts
 from attnconv.figures.training_heads import training_heads
 from attnconv.figures.translated_picture import translated_picture
+from attnconv.figures.two_phases import two_phases
 
 __all__ = [
     "Figure",
@@ -34,6 +36,7 @@ __all__ = [
     "family_of_heads",
     "fewest_heads",
     "fine_print",
+    "handed_over",
     "head_explorer",
     "heads_on_off",
     "merged_heads",
@@ -46,4 +49,5 @@ __all__ = [
     "sum_of_shifts",
     "training_heads",
     "translated_picture",
+    "two_phases",
 ]

@@ -1,0 +1,339 @@
+"""What training in two phases, convolution and then transformer, gains with how much data.
+
+    python benchmarks/two_phase.py [--seeds 5] [--budget 300] [--output results/two-phase-digits]
+
+Small vision transformers learn scikit-learn's digits from a fraction of the training pictures. Four ways to spend
+the same number of multiply–accumulates, counted by `attnconv.nn.cost`:
+
+    twin         all of them on the convolutional twin
+    two phases   half on the twin, half on the transformer that takes over its weights
+    untrained    all on a transformer that takes over the weights of a twin that has not learned anything
+    random       all on a transformer with random weights
+
+The budget is that of so many steps of the transformer with the twin's weights; what a step costs decides how many
+steps the others get. Each way has the learning rate that does best on validation pictures with a tenth of the
+training pictures, on two seeds that are not used again. A seed draws all weights and the pictures, which are the
+same for each way. Also, at a tenth: other sharpnesses of the hand-over, and the random transformer with as many
+steps as both phases have; and with a tenth and with all pictures, a second phase at ten times the rate.
+
+Writes a row a run to `OUTPUT/runs.csv` and goes on where it stopped; `OUTPUT/run.json` says how it was made.
+"""
+
+import argparse
+import csv
+import datetime
+import json
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from attnconv import data, theory
+from attnconv.nn import ViT, cost
+from attnconv.recipes import Recipe, build_model, build_optimizer, learning_rate, mixed_seed
+from attnconv.train import batch_of, evaluate
+
+WAYS = ("twin", "two phases", "untrained", "random")
+FRACTIONS = (0.01, 0.1, 1.0, 0.05, 0.25)  # in this order, so that an early stop leaves whole columns
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+FASTER = 3e-3  # of the second phase; on validation pictures as good as the smallest rate
+TUNING_SEEDS = (100, 101)
+ALPHA = 5.0
+SIZES = {"layers": 2, "width": 48, "intermediate": 96, "patch_size": 2, "downsample": 1}
+POINTS = 8  # of a learning curve, a phase
+
+
+class Arm(NamedTuple):
+    """A way to spend the budget. Steps None are what the budget buys."""
+
+    way: str
+    rate: float
+    first_rate: float | None = None
+    alpha: float | None = ALPHA
+    compensate: bool = True
+    steps: int | None = None
+
+
+class Bench:
+    """The pictures, what a step costs, and twins that have been trained."""
+
+    def __init__(self, budget: int):
+        self.digits = data.digits()
+        self.scale = {"mean": self.digits.mean, "std": self.digits.std}
+        self.validation, self.pool = data.split(self.digits.train, 180, seed=0)
+        one = torch.zeros(1, 1, 8, 8)
+        twin = self.model("twin", 0)
+        self.costs = {
+            "twin": cost(twin, one).total,
+            "vit": cost(hand_over(twin, 0, ALPHA, True), one).total,
+            "random": cost(self.model("vit", 0), one).total,
+        }
+        self.total = budget * self.costs["vit"]
+        self.twins = {}
+
+    def recipe(self, model: str, seed: int, size: int, rate: float) -> Recipe:
+        """Return what `attnconv.recipes` needs to know."""
+        return Recipe(model=model, seed=seed, batch_size=size, lr=rate, **SIZES)
+
+    def model(self, kind: str, seed: int) -> ViT:
+        """Return a network before training."""
+        return build_model(self.recipe(kind, seed, 1, 1e-3), channels=1, size=8, classes=10)
+
+    def steps(self, kind: str, share: float = 1.0) -> int:
+        """How many steps a share of the budget buys."""
+        return round(share * self.total / self.costs[kind])
+
+    def train(
+        self, model: ViT, pictures: data.Pictures, recipe: Recipe, steps: int, first: int = 0
+    ) -> list[tuple[int, float]]:
+        """Train in place; return the validation accuracy after some of the steps."""
+        optimizer = build_optimizer(recipe, model)
+        when = {round(steps * (n + 1) / POINTS) for n in range(POINTS)}
+        curve = []
+        model.train()
+        for step in range(steps):
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(recipe.lr, recipe.warmup, step, steps)
+            share = slice(0, recipe.batch_size)
+            images, labels = batch_of(
+                pictures, recipe, first + step, size=recipe.batch_size, share=share, **self.scale
+            )
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step + 1 in when:
+                curve.append((step + 1, self.accuracy(model, self.validation)[1]))
+        return curve
+
+    def accuracy(self, model: ViT, pictures: data.Pictures) -> tuple[float, float]:
+        """Return loss and accuracy."""
+        return evaluate(model, pictures, device=torch.device("cpu"), **self.scale)
+
+    def run(self, arm: Arm, fraction: float, seed: int) -> dict:
+        """Train once and return a row of the table."""
+        start = time.process_time()
+        pictures, _ = data.split(self.pool, round(fraction * len(self.pool.labels)), seed=seed)
+        size = min(32, len(pictures.labels))
+        recipe = self.recipe("vit", seed, size, arm.rate)
+        row = {"twin_steps": 0, "vit_steps": 0, "val_first": "", "test_first": "", "test_handed": ""}
+        curve, kind = [], "random" if arm.way == "random" else "vit"
+        if arm.way == "twin":
+            model = self.model("twin", seed)
+            row["twin_steps"] = steps = self.steps("twin")
+            curve = [(n * self.costs["twin"], a) for n, a in self.train(model, pictures, recipe, steps)]
+        else:
+            share, first = 1.0, 0
+            if arm.way == "random":
+                model = self.model("vit", seed)
+            elif arm.way == "untrained":
+                model = hand_over(self.model("twin", seed), seed, arm.alpha, arm.compensate)
+            else:
+                share, first = 0.5, self.steps("twin", 0.5)
+                key = fraction, seed, arm.first_rate
+                if key not in self.twins:
+                    twin = self.model("twin", seed)
+                    before = self.train(twin, pictures, recipe_with(recipe, lr=arm.first_rate), first)
+                    self.twins[key] = twin, before
+                twin, before = self.twins[key]
+                curve = [(n * self.costs["twin"], a) for n, a in before]
+                row |= {"twin_steps": first, "val_first": curve[-1][1]}
+                row["test_first"] = self.accuracy(twin, self.digits.test)[1]
+                model = hand_over(twin, seed, arm.alpha, arm.compensate)
+                row["test_handed"] = self.accuracy(model, self.digits.test)[1]
+            row["vit_steps"] = steps = arm.steps or self.steps(kind, share)
+            looks = attention(model, self.images())
+            spent = first * self.costs["twin"]
+            more = self.train(model, pictures, recipe, steps, first)
+            curve += [(spent + n * self.costs[kind], a) for n, a in more]
+            after = attention(model, self.images())
+            row |= {f"{name}_{when}": value for when, one in (("start", looks), ("end", after)) for name, value in
+                    one.items()}  # fmt: skip
+        loss, right = self.accuracy(model, self.digits.test)
+        products = row["twin_steps"] * self.costs["twin"] + row["vit_steps"] * self.costs[kind]
+        row |= {"pictures": len(pictures.labels), "batch": size}
+        row |= {"macs": products * size, "val_accuracy": curve[-1][1], "test_loss": loss, "test_accuracy": right}
+        row["curve"] = " ".join(f"{n / self.total:.3f}:{a:.4f}" for n, a in curve)
+        row["seconds"] = time.process_time() - start
+        return {name: round(x, 5) if isinstance(x, float) else x for name, x in row.items()}
+
+    def images(self) -> Tensor:
+        """Return the pictures on which attention is measured."""
+        return data.normalize(self.digits.test.images[:120], **self.scale)
+
+
+def recipe_with(recipe: Recipe, **changes: object) -> Recipe:
+    """Return a recipe with other values."""
+    return Recipe(**({name: getattr(recipe, name) for name in recipe.__dataclass_fields__} | changes))
+
+
+def hand_over(twin: ViT, seed: int, alpha: float | None, compensate: bool) -> ViT:
+    """Return the transformer with the weights of a twin; new queries are drawn from the seed."""
+    torch.manual_seed(mixed_seed(seed, 4))
+    return ViT.from_convolutional(twin, alpha=alpha, compensate=compensate)
+
+
+@torch.no_grad()
+def attention(model: ViT, images: Tensor) -> dict[str, float]:
+    """Measure where the first nine heads of each layer look, over pictures.
+
+    `mass` is the attention on the patch at the head's shift, over queries that have one, `kept` the number of heads
+    whose favourite shift is still that one, `favourite` the attention on the favourite shift, and `content` the
+    attention that moves with the picture: half the summed distance to the head's average map. All but `kept` are
+    means over heads and layers.
+    """
+    shifts = theory.patch_shifts(3, 2)
+    model.eval()
+    maps = []
+    hooks = [
+        block.attention.register_forward_pre_hook(
+            lambda layer, inputs: maps.append(layer.attention_probs(inputs[0]))
+        )
+        for block in model.blocks
+    ]
+    model(images)
+    for hook in hooks:
+        hook.remove()
+    side = model.side
+    places = torch.cartesian_prod(torch.arange(side), torch.arange(side))
+    between = places[None] - places[:, None]
+    result = {"mass": 0.0, "kept": 0, "favourite": 0.0, "content": 0.0}
+    for one in maps:
+        average = one.mean(dim=0)
+        result["content"] += ((one - average).abs().sum(dim=-1).mean(dim=(0, 2)) / 2)[:9].mean().item() / len(maps)
+        for head, own in enumerate(shifts.tolist()):
+            by_shift = {}
+            for shift in ((i, j) for i in range(1 - side, side) for j in range(1 - side, side)):
+                here = (between == torch.tensor(shift)).all(dim=-1)
+                by_shift[shift] = average[head][here].mean().item()
+            best = max(by_shift, key=by_shift.get)
+            result["kept"] += int(best == tuple(own))
+            result["mass"] += by_shift[tuple(own)] / (9 * len(maps))
+            result["favourite"] += by_shift[best] / (9 * len(maps))
+    return result
+
+
+FIELDS = (
+    "part", "way", "fraction", "seed", "alpha", "compensate", "rate", "first_rate", "pictures", "batch",
+    "twin_steps", "vit_steps", "macs", "val_first", "test_first", "test_handed", "val_accuracy", "test_loss",
+    "test_accuracy", "mass_start", "kept_start", "favourite_start", "content_start", "mass_end", "kept_end",
+    "favourite_end", "content_end", "seconds", "curve",
+)  # fmt: skip
+
+
+class Table:
+    """The file of rows: what is there is not run again."""
+
+    def __init__(self, path: Path):
+        self.path, self.rows = path, []
+        if path.exists():
+            with path.open(newline="", encoding="utf-8") as file:
+                self.rows = list(csv.DictReader(file))
+
+    def row(self, bench: Bench, part: str, arm: Arm, fraction: float, seed: int) -> dict:
+        """Return the row of a run, which is made if it is missing."""
+        about = {"part": part, "way": arm.way, "fraction": fraction, "seed": seed, "rate": arm.rate}
+        about |= {"first_rate": arm.first_rate, "alpha": arm.alpha, "compensate": arm.compensate}
+        if arm.way in ("twin", "random"):
+            about |= {"alpha": "", "compensate": ""}
+        about = {name: "" if value is None else str(value) for name, value in about.items()}
+        for row in self.rows:
+            if all(row[name] == value for name, value in about.items()):
+                return row
+        row = about | {name: str(value) for name, value in bench.run(arm, fraction, seed).items()}
+        row = {name: row.get(name, "") for name in FIELDS}
+        self.rows.append(row)
+        with self.path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.rows)
+        print(*(row[n] for n in ("part", *FIELDS[1:6], "rate", "test_accuracy", "seconds")), sep="\t", flush=True)
+        return row
+
+
+def tuned(table: Table, bench: Bench) -> dict[str, float]:
+    """Return the learning rate of each way: the best on validation pictures, at a tenth of the pictures."""
+    rates = {}
+    for way in WAYS:
+        scores = {}
+        for rate in RATES:
+            arm = Arm(way, rate, rates.get("twin") if way == "two phases" else None)
+            rows = [table.row(bench, "tuning", arm, 0.1, seed) for seed in TUNING_SEEDS]
+            scores[rate] = sum(float(row["val_accuracy"]) for row in rows)
+        rates[way] = max(scores, key=scores.get)
+        print(f"{way}: {rates[way]}", flush=True)
+    return rates
+
+
+def main() -> None:
+    """Run what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--budget", type=int, default=300, help="steps of the transformer with the twin's weights")
+    parser.add_argument("--output", type=Path, default=Path("results/two-phase-digits"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    command = shlex.join(["python", "benchmarks/two_phase.py", *sys.argv[1:]])
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
+    print(command, commit, flush=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    bench, table = Bench(arguments.budget), Table(arguments.output / "runs.csv")
+    rates = tuned(table, bench)
+    arms = {way: Arm(way, rates[way], rates["twin"] if way == "two phases" else None) for way in WAYS}
+
+    def compare(fractions: tuple[float, ...], seeds: Iterable[int]) -> None:
+        for seed in seeds:
+            for fraction in fractions:
+                for arm in arms.values():
+                    table.row(bench, "main", arm, fraction, seed)
+
+    for fraction in FRACTIONS[:3]:
+        compare((fraction,), range(arguments.seeds))
+    for seed in range(arguments.seeds):
+        for alpha, compensate in ((2.0, True), (10.0, True), (None, False), (ALPHA, False)):
+            arm = arms["two phases"]._replace(alpha=alpha, compensate=compensate)
+            table.row(bench, "alpha", arm, 0.1, seed)
+    steps = bench.steps("twin", 0.5) + bench.steps("vit", 0.5)
+    for seed in range(arguments.seeds):
+        table.row(bench, "equal steps", arms["random"]._replace(steps=steps), 0.1, seed)
+    compare(FRACTIONS[3:], range(arguments.seeds))
+    for fraction in (0.1, 1.0):
+        for seed in range(arguments.seeds):
+            table.row(bench, "faster", arms["two phases"]._replace(rate=FASTER), fraction, seed)
+    record = {
+        "command": command,
+        "commit": commit,
+        "date": datetime.date.today().isoformat(),
+        "data": bench.digits.source,
+        "pictures": {"training": len(bench.pool.labels), "validation": 180, "test": len(bench.digits.test.labels)},
+        "sizes": SIZES,
+        "products_of_a_forward_pass": bench.costs,
+        "budget_in_steps": arguments.budget,
+        "rates": rates,
+        "device": device(),
+        "threads": 1,
+        "seconds": round(sum(float(row["seconds"]) for row in table.rows)),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }  # fmt: skip
+    (arguments.output / "run.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def device() -> str:
+    """Name of the processor."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+if __name__ == "__main__":
+    main()
