@@ -193,7 +193,7 @@ def test_menu_search_and_theme_work(visit, width, theme):
 def test_pages_open_from_a_file(visit):
     for name in FIGURES:
         page = visit((SITE / name).as_uri()).page
-        assert page.locator(".attnconv-figure canvas").count() > 0
+        assert page.locator(".attnconv-stage output").count() > 0
 
 
 @pytest.mark.parametrize("name", FIGURES)
