@@ -20,10 +20,8 @@ Subnormal numbers are flushed for all. A method is left out where its map alone 
 
 import argparse
 import csv
-import datetime
 import json
 import math
-import platform
 import statistics
 import subprocess
 import sys
@@ -36,6 +34,7 @@ from torch import nn
 
 from attnconv import plot
 from attnconv.nn import QuadraticAttention2d, conv_to_attention, functional
+from attnconv.train import provenance
 
 HEADS, ALPHA, LIMIT = 9, 2.0, 4 * 2**30
 CENTERS = torch.cartesian_prod(torch.arange(-1.0, 2), torch.arange(-1.0, 2))
@@ -185,23 +184,14 @@ def measure(sizes: list[int], repeats: int, budget: float) -> list[dict]:
 
 def machine() -> dict:
     """Return what the numbers depend on."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        cpu = next(
-            (line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), cpu
-        )
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    about = provenance(" ".join(["python", "benchmarks/attention.py", *sys.argv[1:]]), torch.device("cpu"))
     return {
-        "command": " ".join(["python", "benchmarks/attention.py", *sys.argv[1:]]),
-        "commit": commit,
-        "date": datetime.date.today().isoformat(),
-        "cpu": cpu,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        "command": about["command"],
+        "commit": about["commit"],
+        "date": about["date"],
+        "cpu": about["device"],
+        "threads": about["threads"],
+        **about["versions"],
         "heads": HEADS,
         "alpha": ALPHA,
         "dtype": "float32",

@@ -21,11 +21,9 @@ Writes a row a run to `OUTPUT/runs.csv` and goes on where it stopped; `OUTPUT/ru
 
 import argparse
 import csv
-import datetime
+import dataclasses
 import json
-import platform
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -38,7 +36,7 @@ from torch import Tensor, nn
 from attnconv import data, theory
 from attnconv.nn import ViT, cost
 from attnconv.recipes import Recipe, build_model, build_optimizer, learning_rate, mixed_seed
-from attnconv.train import batch_of, evaluate
+from attnconv.train import batch_of, evaluate, provenance, table, write
 
 WAYS = ("twin", "two phases", "untrained", "random")
 FRACTIONS = (0.01, 0.1, 1.0, 0.05, 0.25)  # in this order, so that an early stop leaves whole columns
@@ -140,7 +138,7 @@ class Bench:
                 key = fraction, seed, arm.first_rate
                 if key not in self.twins:
                     twin = self.model("twin", seed)
-                    before = self.train(twin, pictures, recipe_with(recipe, lr=arm.first_rate), first)
+                    before = self.train(twin, pictures, dataclasses.replace(recipe, lr=arm.first_rate), first)
                     self.twins[key] = twin, before
                 twin, before = self.twins[key]
                 curve = [(n * self.costs["twin"], a) for n, a in before]
@@ -167,11 +165,6 @@ class Bench:
     def images(self) -> Tensor:
         """Return the pictures on which attention is measured."""
         return data.normalize(self.digits.test.images[:120], **self.scale)
-
-
-def recipe_with(recipe: Recipe, **changes: object) -> Recipe:
-    """Return a recipe with other values."""
-    return Recipe(**({name: getattr(recipe, name) for name in recipe.__dataclass_fields__} | changes))
 
 
 def hand_over(twin: ViT, seed: int, alpha: float | None, compensate: bool) -> ViT:
@@ -250,22 +243,19 @@ class Table:
         row = about | {name: str(value) for name, value in bench.run(arm, fraction, seed).items()}
         row = {name: row.get(name, "") for name in FIELDS}
         self.rows.append(row)
-        with self.path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self.rows)
+        write(self.path, table(self.rows))
         print(*(row[n] for n in ("part", *FIELDS[1:6], "rate", "test_accuracy", "seconds")), sep="\t", flush=True)
         return row
 
 
-def tuned(table: Table, bench: Bench) -> dict[str, float]:
+def tuned(runs: Table, bench: Bench) -> dict[str, float]:
     """Return the learning rate of each way: the best on validation pictures, at a tenth of the pictures."""
     rates = {}
     for way in WAYS:
         scores = {}
         for rate in RATES:
             arm = Arm(way, rate, rates.get("twin") if way == "two phases" else None)
-            rows = [table.row(bench, "tuning", arm, 0.1, seed) for seed in TUNING_SEEDS]
+            rows = [runs.row(bench, "tuning", arm, 0.1, seed) for seed in TUNING_SEEDS]
             scores[rate] = sum(float(row["val_accuracy"]) for row in rows)
         rates[way] = max(scores, key=scores.get)
         print(f"{way}: {rates[way]}", flush=True)
@@ -282,57 +272,43 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     command = shlex.join(["python", "benchmarks/two_phase.py", *sys.argv[1:]])
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
-    print(command, commit, flush=True)
+    about = provenance(command, torch.device("cpu"))
+    print(command, about["commit"], flush=True)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    bench, table = Bench(arguments.budget), Table(arguments.output / "runs.csv")
-    rates = tuned(table, bench)
+    bench, runs = Bench(arguments.budget), Table(arguments.output / "runs.csv")
+    rates = tuned(runs, bench)
     arms = {way: Arm(way, rates[way], rates["twin"] if way == "two phases" else None) for way in WAYS}
 
     def compare(fractions: tuple[float, ...], seeds: Iterable[int]) -> None:
         for seed in seeds:
             for fraction in fractions:
                 for arm in arms.values():
-                    table.row(bench, "main", arm, fraction, seed)
+                    runs.row(bench, "main", arm, fraction, seed)
 
     for fraction in FRACTIONS[:3]:
         compare((fraction,), range(arguments.seeds))
     for seed in range(arguments.seeds):
         for alpha, compensate in ((2.0, True), (10.0, True), (None, False), (ALPHA, False)):
             arm = arms["two phases"]._replace(alpha=alpha, compensate=compensate)
-            table.row(bench, "alpha", arm, 0.1, seed)
+            runs.row(bench, "alpha", arm, 0.1, seed)
     steps = bench.steps("twin", 0.5) + bench.steps("vit", 0.5)
     for seed in range(arguments.seeds):
-        table.row(bench, "equal steps", arms["random"]._replace(steps=steps), 0.1, seed)
+        runs.row(bench, "equal steps", arms["random"]._replace(steps=steps), 0.1, seed)
     compare(FRACTIONS[3:], range(arguments.seeds))
     for fraction in (0.1, 1.0):
         for seed in range(arguments.seeds):
-            table.row(bench, "faster", arms["two phases"]._replace(rate=FASTER), fraction, seed)
+            runs.row(bench, "faster", arms["two phases"]._replace(rate=FASTER), fraction, seed)
     record = {
-        "command": command,
-        "commit": commit,
-        "date": datetime.date.today().isoformat(),
+        **about,
         "data": bench.digits.source,
         "pictures": {"training": len(bench.pool.labels), "validation": 180, "test": len(bench.digits.test.labels)},
         "sizes": SIZES,
         "products_of_a_forward_pass": bench.costs,
         "budget_in_steps": arguments.budget,
         "rates": rates,
-        "device": device(),
-        "threads": 1,
-        "seconds": round(sum(float(row["seconds"]) for row in table.rows)),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "seconds": round(sum(float(row["seconds"]) for row in runs.rows)),
     }  # fmt: skip
     (arguments.output / "run.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-
-
-def device() -> str:
-    """Name of the processor."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 if __name__ == "__main__":

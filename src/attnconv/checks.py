@@ -9,8 +9,8 @@ PADDINGS = ("zeros", "replicate", "reflect", "circular", "none")
 BORDERS = ("ring", "sink", "mask", "circular")
 
 
-def array(name: str, value: object, axes: str, *, infinite: bool = False, **sizes: int) -> np.ndarray:
-    """Return `value` as a float64 array with one axis for each word of `axes`.
+def array(name: str, value: object, axes: str | None, *, infinite: bool = False, **sizes: int) -> np.ndarray:
+    """Return `value` as a float64 array with one axis for each word of `axes`; with None, of any number of axes.
 
     `sizes` fixes the length of some axes. Entries must be finite; with `infinite`, −∞ passes too, as masked
     scores need it.
@@ -19,7 +19,7 @@ def array(name: str, value: object, axes: str, *, infinite: bool = False, **size
         result = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: expected an array of real numbers, got {_describe(value)}") from error
-    names = axes.split()
+    names = [f"axis{i}" for i in range(result.ndim)] if axes is None else axes.split()
     fits = result.ndim == len(names) and all(
         length == sizes.get(axis, length) for axis, length in zip(names, result.shape, strict=True)
     )
@@ -36,6 +36,13 @@ def array(name: str, value: object, axes: str, *, infinite: bool = False, **size
         expected = "finite numbers or -inf" if infinite else "finite numbers"
         raise ValueError(f"{name}: expected {expected}, got {result[where]} at index {where}")
     return result
+
+
+def bias(name: str, value: object, out_channels: int) -> np.ndarray:
+    """Return `value` as an array with a number for each output channel; None stands for zeros."""
+    if value is None:
+        return np.zeros(out_channels)
+    return array(name, value, "out_channels", out_channels=out_channels)
 
 
 def integer(name: str, value: object, *, least: int) -> int:

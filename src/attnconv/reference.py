@@ -64,7 +64,7 @@ def convolution(
     out_channels = kernel.shape[-1]
     if out_channels % groups:
         raise ValueError(f"groups: expected a divisor of out_channels={out_channels}, got {groups}")
-    bias = _bias(bias, out_channels)
+    bias = checks.bias("bias", bias, out_channels)
     padding = checks.choice("padding", padding, checks.PADDINGS)
     row_stride, column_stride = checks.pair("stride", stride, least=1)
     shifts = kernel_shifts(kernel.shape[:2], dilation)
@@ -160,7 +160,7 @@ def mhsa(
     rows = w_val.shape[0] * w_val.shape[2]
     w_out = checks.array("w_out", w_out, "head_times_head_dim out_channels", head_times_head_dim=rows)
     heads = [self_attention(a, x, w) for a, w in zip(scores, w_val, strict=True)]
-    return np.concatenate(heads, axis=1) @ w_out + _bias(b_out, w_out.shape[1], "b_out")
+    return np.concatenate(heads, axis=1) @ w_out + checks.bias("b_out", b_out, w_out.shape[1])
 
 
 # ---- scores ---------------------------------------------------------------------------------------------
@@ -507,9 +507,3 @@ def _head_shifts(shifts: np.ndarray) -> np.ndarray:
     if shifts.ndim != 2 or not len(shifts):
         raise ValueError(f"shifts: expected shape (head, 2) with at least one head, got {shifts.shape}")
     return shifts
-
-
-def _bias(value: np.ndarray | None, out_channels: int, name: str = "bias") -> np.ndarray:
-    if value is None:
-        return np.zeros(out_channels)
-    return checks.array(name, value, "out_channels", out_channels=out_channels)

@@ -104,7 +104,7 @@ def leakage(alpha: float | Real[np.ndarray, "*batch"]) -> float | Float[np.ndarr
     Raises:
         ValueError: a negative, NaN or infinite sharpness.
     """
-    alpha = checks.array("alpha", alpha, " ".join(f"axis{i}" for i in range(np.ndim(alpha))))
+    alpha = checks.array("alpha", alpha, None)
     if (alpha < 0).any():
         raise ValueError(f"alpha: expected no negative sharpness, got {alpha.min()}")
     n_squared = np.arange(1, 8) ** 2.0
@@ -131,7 +131,7 @@ def sharpness(eps: float | Real[np.ndarray, "*batch"]) -> float | Float[np.ndarr
     Raises:
         ValueError: an eps that is not strictly between 0 and 1.
     """
-    eps = checks.array("eps", eps, " ".join(f"axis{i}" for i in range(np.ndim(eps))))
+    eps = checks.array("eps", eps, None)
     if not ((eps > 0) & (eps < 1)).all():
         raise ValueError(f"eps: expected numbers strictly between 0 and 1, got {eps}")
     low, high = np.full(eps.shape, 1e-17), np.full(eps.shape, 800.0)  # leakage(800) is less than any float
@@ -332,7 +332,7 @@ def conv_to_mhsa(
         ValueError: wrong shapes, options, NaN or infinite entries.
     """
     kernel = _kernel(kernel)
-    bias = _bias(bias, kernel.shape[3])
+    bias = checks.bias("bias", bias, kernel.shape[3])
     padding = checks.choice("padding", padding, checks.PADDINGS)
     if alpha is not None:
         alpha = float(checks.array("alpha", alpha, ""))
@@ -736,7 +736,7 @@ def conv_to_patch_mhsa(
             entries.
     """
     matrices = patch_matrices(kernel, patch, stride=stride, dilation=dilation, groups=groups)
-    bias = _bias(bias, np.shape(kernel)[3])
+    bias = checks.bias("bias", bias, np.shape(kernel)[3])
     border = checks.choice("border", border, checks.BORDERS)
     if alpha is not None:
         alpha = float(checks.array("alpha", alpha, ""))
@@ -776,7 +776,7 @@ def patch_leakage(alpha: float | Real[np.ndarray, "*batch"], keys: int) -> float
     Raises:
         ValueError: NaN or infinite scores, no positive number of keys.
     """
-    alpha = checks.array("alpha", alpha, " ".join(f"axis{i}" for i in range(np.ndim(alpha))))
+    alpha = checks.array("alpha", alpha, None)
     others = checks.integer("keys", keys, least=1) - 1
     with np.errstate(under="ignore"):  # fractions of the larger exponential never overflow
         weight = others * np.exp(-np.maximum(alpha, 0))
@@ -799,7 +799,7 @@ def patch_sharpness(eps: float | Real[np.ndarray, "*batch"], keys: int) -> float
     Raises:
         ValueError: an eps that is not strictly between 0 and 1, fewer than two keys.
     """
-    eps = checks.array("eps", eps, " ".join(f"axis{i}" for i in range(np.ndim(eps))))
+    eps = checks.array("eps", eps, None)
     if not ((eps > 0) & (eps < 1)).all():
         raise ValueError(f"eps: expected numbers strictly between 0 and 1, got {eps}")
     result = np.log(checks.integer("keys", keys, least=2) - 1) + np.log1p(-eps) - np.log(eps)
@@ -836,12 +836,6 @@ def _ungrouped(kernel: np.ndarray, groups: int) -> np.ndarray:
         raise ValueError(f"groups: expected a divisor of out_channels={outputs}, got {groups}")
     split = kernel.reshape(*size, inputs, groups, outputs // groups)
     return np.einsum("hwigo,gn->hwnigo", split, np.eye(groups)).reshape(*size, groups * inputs, outputs)
-
-
-def _bias(value: np.ndarray | None, out_channels: int) -> np.ndarray:
-    if value is None:
-        return np.zeros(out_channels)
-    return checks.array("bias", value, "out_channels", out_channels=out_channels)
 
 
 def _kernel(value: np.ndarray) -> np.ndarray:

@@ -151,7 +151,8 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
-def _table(rows: list[dict]) -> bytes:
+def table(rows: list[dict]) -> bytes:
+    """Return rows as the content of a CSV file."""
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()
@@ -316,7 +317,7 @@ class _Run:
         self.progress["rows"].append(row)
         self._remember_heads()
         if self.accelerator.is_main_process:
-            write(self.output / "metrics.csv", _table(self.progress["rows"]))
+            write(self.output / "metrics.csv", table(self.progress["rows"]))
 
     def _remember_heads(self) -> None:
         for name, one in head_positions(self.model).items():
@@ -337,15 +338,10 @@ class _Run:
         """Look at the test pictures, write the record, and remove the checkpoint."""
         loss, accuracy = self.evaluate(self.dataset.test)
         record = {
-            "command": command,
-            "commit": _commit(),
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            **provenance(command, self.accelerator.device),
             "settings": self.settings,
             "data": self.dataset.source,
             "pictures": self.pictures,
-            "device": _device_name(self.accelerator.device),
-            "threads": torch.get_num_threads(),
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
             "parameters": sum(one.numel() for one in self.model.parameters()),
             "seconds": self.seconds(),
             "test_loss": round(loss, 5),
@@ -461,6 +457,18 @@ def _cpu_has_bf16() -> bool:
     return any(getattr(torch.cpu, name, lambda: False)() for name in tests)
 
 
+def provenance(command: str, device: torch.device) -> dict:
+    """Return how and where a result was made: command, commit, date, device, threads, versions."""
+    return {
+        "command": command,
+        "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "device": _device_name(device),
+        "threads": torch.get_num_threads(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+
+
 def _commit() -> str:
     try:
         done = subprocess.run(
@@ -520,12 +528,12 @@ def runs(folder: str | os.PathLike) -> list[dict]:
     there has no runs.
     """
     records = []
-    for table in sorted(Path(folder).glob("*/metrics.csv")):
-        file = table.with_name("run.json")
+    for metrics in sorted(Path(folder).glob("*/metrics.csv")):
+        file = metrics.with_name("run.json")
         if not file.is_file():
             continue
         record = {"name": file.parent.name} | json.loads(file.read_text(encoding="utf-8"))
-        with table.open(encoding="utf-8", newline="") as lines:
+        with metrics.open(encoding="utf-8", newline="") as lines:
             rows = list(csv.DictReader(lines))
         numbers = {"epoch": int, "network": str}
         record["metrics"] = [{name: numbers.get(name, float)(text) for name, text in row.items()} for row in rows]

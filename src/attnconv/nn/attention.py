@@ -15,6 +15,13 @@ METHODS = ("auto", "dense", "separable")
 FUSED = 256  # pixels from which fused attention is faster than the plain formula
 
 
+def check_image(x: Tensor, in_channels: int) -> None:
+    """Raise ValueError if `x` is no batch of images with so many channels and at least one pixel."""
+    if not isinstance(x, Tensor) or x.dim() != 4 or x.shape[1] != in_channels or 0 in x.shape[1:]:
+        came = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"x: expected shape (batch, in_channels={in_channels}, height, width), got {came}")
+
+
 class _Attention2d(nn.Module):
     """What all three share: one matrix a head, a bias, and the choice between the formula and the fast path.
 
@@ -61,11 +68,7 @@ class _Attention2d(nn.Module):
         return None
 
     def _checked(self, x: Tensor) -> Tensor:
-        if not isinstance(x, Tensor) or x.dim() != 4 or x.shape[1] != self.in_channels or 0 in x.shape[1:]:
-            came = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(
-                f"x: expected shape (batch, in_channels={self.in_channels}, height, width), got {came}"
-            )
+        check_image(x, self.in_channels)
         if not x.is_floating_point():
             raise ValueError(f"x: expected a floating-point image, got {x.dtype}")
         device = x.device.type

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attnconv import checks, theory
 from attnconv.nn import functional
+from attnconv.nn.attention import check_image
 from attnconv.nn.relative import RelativeAttention2d
 from attnconv.shifts import margins as margins_of
 
@@ -94,10 +95,7 @@ class PatchAttention2d(nn.Module):
         self, x: Float[Tensor, "batch in_channels height width"]
     ) -> Float[Tensor, "batch patch_channels rows columns"]:
         """Return the patches of the images, as images with a token in the place of a pixel."""
-        if not isinstance(x, Tensor) or x.dim() != 4 or x.shape[1] != self.in_channels or 0 in x.shape[1:]:
-            came = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            expected = f"(batch, in_channels={self.in_channels}, height, width)"
-            raise ValueError(f"x: expected shape {expected}, got {came}")
+        check_image(x, self.in_channels)
         return functional.image_to_patches(x, self.patch_size)
 
     def attention_probs(
