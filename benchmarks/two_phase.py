@@ -1,9 +1,9 @@
 """What training in two phases, convolution and then transformer, gains with how much data.
 
-    python benchmarks/two_phase.py [--seeds 5] [--budget 300] [--output results/two-phase-digits]
+    python benchmarks/two_phase.py [--data cifar10] [--output results/two-phase-digits]
 
-Small vision transformers learn scikit-learn's digits from a fraction of the training pictures. Four ways to spend
-the same number of multiply–accumulates, counted by `attnconv.nn.cost`:
+Small vision transformers learn scikit-learn's digits, or CIFAR-10, from a fraction of the training pictures. Four
+ways to spend the same number of multiply–accumulates, counted by `attnconv.nn.cost`:
 
     twin         all of them on the convolutional twin
     two phases   half on the twin, half on the transformer that takes over its weights
@@ -12,9 +12,9 @@ the same number of multiply–accumulates, counted by `attnconv.nn.cost`:
 
 The budget is that of so many steps of the transformer with the twin's weights; what a step costs decides how many
 steps the others get. Each way has the learning rate that does best on validation pictures with a tenth of the
-training pictures, on two seeds that are not used again. A seed draws all weights and the pictures, which are the
-same for each way. Also, at a tenth: other sharpnesses of the hand-over, and the random transformer with as many
-steps as both phases have; and with a tenth and with all pictures, a second phase at ten times the rate.
+training pictures, on seeds that are not used again. A seed draws all weights and the pictures, which are the same
+for each way. On digits also, at a tenth: other sharpnesses of the hand-over, and the random transformer with as
+many steps as both phases have; and with a tenth and with all pictures, a second phase at ten times the rate.
 
 Writes a row a run to `OUTPUT/runs.csv` and goes on where it stopped; `OUTPUT/run.json` says how it was made.
 """
@@ -26,7 +26,6 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,17 +34,41 @@ from torch import Tensor, nn
 
 from attnconv import data, theory
 from attnconv.nn import ViT, cost
-from attnconv.recipes import Recipe, build_model, build_optimizer, learning_rate, mixed_seed
+from attnconv.recipes import DATA, Recipe, build_model, build_optimizer, learning_rate, mixed_seed
 from attnconv.train import batch_of, evaluate, provenance, table, write
 
 WAYS = ("twin", "two phases", "untrained", "random")
-FRACTIONS = (0.01, 0.1, 1.0, 0.05, 0.25)  # in this order, so that an early stop leaves whole columns
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
-FASTER = 3e-3  # of the second phase; on validation pictures as good as the smallest rate
-TUNING_SEEDS = (100, 101)
-ALPHA = 5.0
-SIZES = {"layers": 2, "width": 48, "intermediate": 96, "patch_size": 2, "downsample": 1}
+FASTER = 3e-3  # of the second phase; on validation pictures of digits as good as the smallest rate
 POINTS = 8  # of a learning curve, a phase
+
+
+class Setup(NamedTuple):
+    """What the comparison is made with: data, schedule, network."""
+
+    fractions: tuple[float, ...]  # in an order in which an early stop leaves whole columns
+    seeds: int
+    tuning_seeds: tuple[int, ...]
+    budget: int  # in steps of the transformer with the twin's weights
+    batch: int
+    validation: int
+    alpha: float  # a leak of a fifth at the hand-over
+    extras: bool  # other hand-overs, longer and faster runs
+    precision: torch.dtype
+    recipe: dict[str, object]
+
+
+SETUPS = {
+    "digits": Setup(
+        (0.01, 0.1, 1.0, 0.05, 0.25), 5, (100, 101), 300, 32, 180, 5.0, True, torch.float32,
+        {"layers": 2, "width": 48, "intermediate": 96, "patch_size": 2, "downsample": 1},
+    ),
+    "cifar10": Setup(
+        (0.1, 1.0, 0.01), 3, (100,), 600, 64, 1000, 6.0, False, torch.bfloat16,
+        {"layers": 2, "width": 64, "intermediate": 128, "patch_size": 2, "downsample": 2, "key_dim": 16,
+         "crop": 4, "flip": True},
+    ),
+}  # fmt: skip
 
 
 class Arm(NamedTuple):
@@ -53,8 +76,8 @@ class Arm(NamedTuple):
 
     way: str
     rate: float
-    first_rate: float | None = None
-    alpha: float | None = ALPHA
+    first_rate: float | None
+    alpha: float | None
     compensate: bool = True
     steps: int | None = None
 
@@ -62,27 +85,40 @@ class Arm(NamedTuple):
 class Bench:
     """The pictures, what a step costs, and twins that have been trained."""
 
-    def __init__(self, budget: int):
-        self.digits = data.digits()
-        self.scale = {"mean": self.digits.mean, "std": self.digits.std}
-        self.validation, self.pool = data.split(self.digits.train, 180, seed=0)
-        one = torch.zeros(1, 1, 8, 8)
+    def __init__(self, name: str, setup: Setup):
+        self.name, self.setup = name, setup
+        self.data = DATA[name]()
+        self.scale = {"mean": self.data.mean, "std": self.data.std}
+        self.validation, self.pool = data.split(self.data.train, setup.validation, seed=0)
+        one = torch.zeros(1, *self.pool.images.shape[1:])
         twin = self.model("twin", 0)
         self.costs = {
             "twin": cost(twin, one).total,
-            "vit": cost(hand_over(twin, 0, ALPHA, True), one).total,
+            "vit": cost(self.hand_over(twin, 0, setup.alpha, True), one).total,
             "random": cost(self.model("vit", 0), one).total,
         }
-        self.total = budget * self.costs["vit"]
+        self.total = setup.budget * self.costs["vit"]
         self.twins = {}
 
     def recipe(self, model: str, seed: int, size: int, rate: float) -> Recipe:
         """Return what `attnconv.recipes` needs to know."""
-        return Recipe(model=model, seed=seed, batch_size=size, lr=rate, **SIZES)
+        return Recipe(model=model, data=self.name, seed=seed, batch_size=size, lr=rate, **self.setup.recipe)
 
     def model(self, kind: str, seed: int) -> ViT:
         """Return a network before training."""
-        return build_model(self.recipe(kind, seed, 1, 1e-3), channels=1, size=8, classes=10)
+        _, channels, size, _ = self.pool.images.shape
+        return build_model(self.recipe(kind, seed, 1, 1e-3), channels=channels, size=size, classes=10)
+
+    def hand_over(self, twin: ViT, seed: int, alpha: float | None, compensate: bool) -> ViT:
+        """Return the transformer with the weights of a twin; new queries are drawn from the seed."""
+        torch.manual_seed(mixed_seed(seed, 4))
+        return ViT.from_convolutional(
+            twin, alpha=alpha, compensate=compensate, key_dim=self.setup.recipe.get("key_dim")
+        )
+
+    def autocast(self) -> torch.autocast:
+        """Context in which networks compute in the precision of the set-up."""
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.setup.precision == torch.bfloat16)
 
     def steps(self, kind: str, share: float = 1.0) -> int:
         """How many steps a share of the budget buys."""
@@ -103,7 +139,9 @@ class Bench:
             images, labels = batch_of(
                 pictures, recipe, first + step, size=recipe.batch_size, share=share, **self.scale
             )
-            loss = nn.functional.cross_entropy(model(images), labels)
+            with self.autocast():
+                logits = model(images)
+            loss = nn.functional.cross_entropy(logits.float(), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -113,13 +151,14 @@ class Bench:
 
     def accuracy(self, model: ViT, pictures: data.Pictures) -> tuple[float, float]:
         """Return loss and accuracy."""
-        return evaluate(model, pictures, device=torch.device("cpu"), **self.scale)
+        with self.autocast():
+            return evaluate(model, pictures, device=torch.device("cpu"), **self.scale)
 
     def run(self, arm: Arm, fraction: float, seed: int) -> dict:
         """Train once and return a row of the table."""
         start = time.process_time()
         pictures, _ = data.split(self.pool, round(fraction * len(self.pool.labels)), seed=seed)
-        size = min(32, len(pictures.labels))
+        size = min(self.setup.batch, len(pictures.labels))
         recipe = self.recipe("vit", seed, size, arm.rate)
         row = {"twin_steps": 0, "vit_steps": 0, "val_first": "", "test_first": "", "test_handed": ""}
         curve, kind = [], "random" if arm.way == "random" else "vit"
@@ -132,7 +171,7 @@ class Bench:
             if arm.way == "random":
                 model = self.model("vit", seed)
             elif arm.way == "untrained":
-                model = hand_over(self.model("twin", seed), seed, arm.alpha, arm.compensate)
+                model = self.hand_over(self.model("twin", seed), seed, arm.alpha, arm.compensate)
             else:
                 share, first = 0.5, self.steps("twin", 0.5)
                 key = fraction, seed, arm.first_rate
@@ -143,9 +182,9 @@ class Bench:
                 twin, before = self.twins[key]
                 curve = [(n * self.costs["twin"], a) for n, a in before]
                 row |= {"twin_steps": first, "val_first": curve[-1][1]}
-                row["test_first"] = self.accuracy(twin, self.digits.test)[1]
-                model = hand_over(twin, seed, arm.alpha, arm.compensate)
-                row["test_handed"] = self.accuracy(model, self.digits.test)[1]
+                row["test_first"] = self.accuracy(twin, self.data.test)[1]
+                model = self.hand_over(twin, seed, arm.alpha, arm.compensate)
+                row["test_handed"] = self.accuracy(model, self.data.test)[1]
             row["vit_steps"] = steps = arm.steps or self.steps(kind, share)
             looks = attention(model, self.images())
             spent = first * self.costs["twin"]
@@ -154,7 +193,7 @@ class Bench:
             after = attention(model, self.images())
             row |= {f"{name}_{when}": value for when, one in (("start", looks), ("end", after)) for name, value in
                     one.items()}  # fmt: skip
-        loss, right = self.accuracy(model, self.digits.test)
+        loss, right = self.accuracy(model, self.data.test)
         products = row["twin_steps"] * self.costs["twin"] + row["vit_steps"] * self.costs[kind]
         row |= {"pictures": len(pictures.labels), "batch": size}
         row |= {"macs": products * size, "val_accuracy": curve[-1][1], "test_loss": loss, "test_accuracy": right}
@@ -164,13 +203,7 @@ class Bench:
 
     def images(self) -> Tensor:
         """Return the pictures on which attention is measured."""
-        return data.normalize(self.digits.test.images[:120], **self.scale)
-
-
-def hand_over(twin: ViT, seed: int, alpha: float | None, compensate: bool) -> ViT:
-    """Return the transformer with the weights of a twin; new queries are drawn from the seed."""
-    torch.manual_seed(mixed_seed(seed, 4))
-    return ViT.from_convolutional(twin, alpha=alpha, compensate=compensate)
+        return data.normalize(self.data.test.images[:120], **self.scale)
 
 
 @torch.no_grad()
@@ -254,61 +287,69 @@ def tuned(runs: Table, bench: Bench) -> dict[str, float]:
     for way in WAYS:
         scores = {}
         for rate in RATES:
-            arm = Arm(way, rate, rates.get("twin") if way == "two phases" else None)
-            rows = [runs.row(bench, "tuning", arm, 0.1, seed) for seed in TUNING_SEEDS]
+            arm = Arm(way, rate, rates.get("twin") if way == "two phases" else None, bench.setup.alpha)
+            rows = [runs.row(bench, "tuning", arm, 0.1, seed) for seed in bench.setup.tuning_seeds]
             scores[rate] = sum(float(row["val_accuracy"]) for row in rows)
         rates[way] = max(scores, key=scores.get)
         print(f"{way}: {rates[way]}", flush=True)
     return rates
 
 
+def extras(runs: Table, bench: Bench, arms: dict[str, Arm]) -> None:
+    """Other hand-overs, as many steps as both phases have, and a faster second phase."""
+    setup = bench.setup
+    for seed in range(setup.seeds):
+        for alpha, compensate in ((2.0, True), (10.0, True), (None, False), (setup.alpha, False)):
+            arm = arms["two phases"]._replace(alpha=alpha, compensate=compensate)
+            runs.row(bench, "alpha", arm, 0.1, seed)
+    steps = bench.steps("twin", 0.5) + bench.steps("vit", 0.5)
+    for seed in range(setup.seeds):
+        runs.row(bench, "equal steps", arms["random"]._replace(steps=steps), 0.1, seed)
+    for fraction in (0.1, 1.0):
+        for seed in range(setup.seeds):
+            runs.row(bench, "faster", arms["two phases"]._replace(rate=FASTER), fraction, seed)
+
+
 def main() -> None:
     """Run what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--budget", type=int, default=300, help="steps of the transformer with the twin's weights")
-    parser.add_argument("--output", type=Path, default=Path("results/two-phase-digits"))
+    parser.add_argument("--data", choices=tuple(SETUPS), default="digits")
+    parser.add_argument("--output", type=Path, help="results/two-phase-DATA by default")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     command = shlex.join(["python", "benchmarks/two_phase.py", *sys.argv[1:]])
     about = provenance(command, torch.device("cpu"))
     print(command, about["commit"], flush=True)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    bench, runs = Bench(arguments.budget), Table(arguments.output / "runs.csv")
+    output = arguments.output or Path("results") / f"two-phase-{arguments.data}"
+    output.mkdir(parents=True, exist_ok=True)
+    bench, runs = Bench(arguments.data, SETUPS[arguments.data]), Table(output / "runs.csv")
+    setup = bench.setup
     rates = tuned(runs, bench)
-    arms = {way: Arm(way, rates[way], rates["twin"] if way == "two phases" else None) for way in WAYS}
-
-    def compare(fractions: tuple[float, ...], seeds: Iterable[int]) -> None:
-        for seed in seeds:
-            for fraction in fractions:
-                for arm in arms.values():
-                    runs.row(bench, "main", arm, fraction, seed)
-
-    for fraction in FRACTIONS[:3]:
-        compare((fraction,), range(arguments.seeds))
-    for seed in range(arguments.seeds):
-        for alpha, compensate in ((2.0, True), (10.0, True), (None, False), (ALPHA, False)):
-            arm = arms["two phases"]._replace(alpha=alpha, compensate=compensate)
-            runs.row(bench, "alpha", arm, 0.1, seed)
-    steps = bench.steps("twin", 0.5) + bench.steps("vit", 0.5)
-    for seed in range(arguments.seeds):
-        runs.row(bench, "equal steps", arms["random"]._replace(steps=steps), 0.1, seed)
-    compare(FRACTIONS[3:], range(arguments.seeds))
-    for fraction in (0.1, 1.0):
-        for seed in range(arguments.seeds):
-            runs.row(bench, "faster", arms["two phases"]._replace(rate=FASTER), fraction, seed)
+    arms = {way: Arm(way, rates[way], rates["twin"] if way == "two phases" else None, setup.alpha) for way in WAYS}
+    for fraction in setup.fractions:
+        for seed in range(setup.seeds):
+            for arm in arms.values():
+                runs.row(bench, "main", arm, fraction, seed)
+    if setup.extras:
+        extras(runs, bench, arms)
     record = {
         **about,
-        "data": bench.digits.source,
-        "pictures": {"training": len(bench.pool.labels), "validation": 180, "test": len(bench.digits.test.labels)},
-        "sizes": SIZES,
+        "data": bench.data.source,
+        "pictures": {
+            "training": len(bench.pool.labels),
+            "validation": setup.validation,
+            "test": len(bench.data.test.labels),
+        },
+        "recipe": setup.recipe,
+        "batch": setup.batch,
+        "precision": str(setup.precision).removeprefix("torch."),
         "products_of_a_forward_pass": bench.costs,
-        "budget_in_steps": arguments.budget,
+        "budget_in_steps": setup.budget,
         "rates": rates,
         "seconds": round(sum(float(row["seconds"]) for row in runs.rows)),
-    }  # fmt: skip
-    (arguments.output / "run.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    }
+    (output / "run.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ export default {
       const influence = distance(row, attentionRow(image, table, query, { ...options, strength: 0 }));
       const lines = [
         `Δ = ${name(center)}: the gap to the next shift, ${name(next)}, is ${format(gap, 3)}. With the factor s it is ${format(factor * gap, 2)}, as for a quadratic head of sharpness α = ${format(factor * gap, 2)}.`,
-        inside ? `Attention on q + Δ: ${format(weight, 4)}.` : "q + Δ is outside the image.",
+        `Softmax over ${window ** 2} keys. ${inside ? `Attention on q + Δ: ${format(weight, 4)}.` : "q + Δ is outside the image."}`,
         `Largest difference from the moved picture: ${scientific(within)} where q + Δ is a pixel, ${scientific(beyond)} where it is not (there the nearest pixel is compared).`,
       ];
       if (content !== "none") lines[1] += ` Content moves ${format(100 * influence, 1)} % of this query's attention.`;
