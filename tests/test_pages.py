@@ -85,3 +85,19 @@ def test_a_chapter_shows_all_it_has(name):
     assert len(page.select("div.proof.admonition, div.proof:not(.admonition)")) == len(
         re.findall(r"\{prf:(?!ref)\w+\}", text)
     )
+
+
+@pytest.mark.parametrize("name", [page for page in PAGES if page.startswith("notebooks/")])
+def test_a_chapter_prints_what_its_notebook_holds(name):
+    """Printed lines that the prose quotes are on the page, letter by letter."""
+    notebook = nbformat.read(ROOT / name.replace(".html", ".ipynb"), as_version=4)
+    shown = {block.get_text().strip("\n") for block in parsed(name).select("div.output.stream pre")}
+    quoted = [
+        output.text.strip("\n")
+        for cell in notebook.cells
+        if "nbval-check-output" in cell.metadata.get("tags", [])
+        for output in cell.outputs
+        if output.output_type == "stream"
+    ]
+    assert quoted
+    assert [text for text in quoted if text not in shown] == []

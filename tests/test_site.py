@@ -72,11 +72,33 @@ def test_page_fits_a_phone(visit, name):
     page = visit(name, width=PHONE, touch=True).page
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
     wide = page.evaluate(
-        """() => [...document.querySelectorAll("article figure, article svg.attnconv-static, .attnconv-stage *")]
+        """() => [...document.querySelectorAll("article figure, .attnconv-picture > div, .attnconv-stage *")]
             .filter((e) => e.getBoundingClientRect().right > innerWidth + 1)
             .map((e) => e.outerHTML.slice(0, 80))"""
     )
     assert wide == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_phone_can_read_everything(visit, name):
+    """Letters in pictures are not too small, and no formula is cut off where it cannot be scrolled to."""
+    page = visit(name, width=PHONE, touch=True).page
+    page.evaluate("document.querySelectorAll('button.toggle-button, details > summary').forEach((b) => b.click())")
+    page.wait_for_timeout(300)
+    small = page.evaluate(
+        """() => [...document.querySelectorAll("svg.attnconv-static")].filter((s) => s.clientWidth).map((svg) => {
+            const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+            const sizes = [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize));
+            return [scale * Math.min(...sizes, 100), svg.getAttribute("aria-label").slice(0, 60)];
+        }).filter(([size]) => size < 6.5)"""
+    )
+    assert small == []
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll("mjx-container:not([display])")]
+            .filter((e) => e.getBoundingClientRect().right > innerWidth && !e.closest("table, pre"))
+            .map((e) => e.closest("p, li, dd, div")?.innerText.slice(0, 80))"""
+    )
+    assert cut == []
 
 
 @pytest.mark.parametrize("name", FIGURES)

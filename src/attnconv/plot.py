@@ -62,7 +62,7 @@ class Picture:
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
         caption = f"<figcaption>{caption_html(self.caption)}</figcaption>" if self.caption else ""
-        figure = f'<figure class="attnconv-picture">{self.svg}{caption}</figure>'
+        figure = f'<figure class="attnconv-picture"><div>{self.svg}</div>{caption}</figure>'
         return {"text/plain": f"[picture] {self.alt}", "text/html": figure}
 
 
@@ -116,7 +116,8 @@ def picture(figure: Drawing, *, alt: str, caption: str = "") -> Picture:
     tag = (  # Matplotlib leaves out the fill of what it fills with black, so the root says it
         f'<svg class="attnconv-static" role="img" aria-label="{html.escape(alt)}" '
         f'viewBox="0 0 {width:g} {height:g}" width="{width * 4 / 3:.0f}" xmlns="http://www.w3.org/2000/svg" '
-        'xmlns:xlink="http://www.w3.org/1999/xlink" style="max-width:100%;height:auto" fill="currentColor">'
+        'xmlns:xlink="http://www.w3.org/1999/xlink" fill="currentColor" '
+        f'style="--width:{width * 4 / 3:.0f}px;max-width:100%;height:auto">'
     )
     svg = re.sub(r"<svg[^>]*?>", lambda _: tag, svg, count=1)
     return Picture(svg, alt, caption)
@@ -164,11 +165,16 @@ def show_attention(
     """Draw where a query looks: probabilities over the image, (height, width), the query framed."""
     axes.imshow(np.asarray(probabilities, dtype=np.float64), cmap=ATTENTION, vmin=0)
     if query is not None:
-        row, column = query
-        frame = {"width": 1, "height": 1, "fill": False}
-        axes.add_patch(Rectangle((column - 0.5, row - 0.5), edgecolor=_BLACK, linewidth=3, **frame))
-        axes.add_patch(Rectangle((column - 0.5, row - 0.5), edgecolor="white", linewidth=1.5, **frame))
+        frame_pixel(axes, query)
     _bare(axes, title)
+
+
+def frame_pixel(axes: Axes, pixel: tuple[int, int]):
+    """Draw a frame around a pixel, (row, column), white with black edges: seen on light and on dark."""
+    row, column = pixel
+    frame = {"width": 1, "height": 1, "fill": False}
+    axes.add_patch(Rectangle((column - 0.5, row - 0.5), edgecolor=_BLACK, linewidth=3, **frame))
+    axes.add_patch(Rectangle((column - 0.5, row - 0.5), edgecolor="white", linewidth=1.5, **frame))
 
 
 def show_centers(

@@ -79,7 +79,8 @@ def shuffled_pixels(
         caption=(
             "Point at the pixels, or use the arrow keys or the sliders, to choose the query, framed in white. "
             "Each head shows in its own colour how much every pixel counts for this query, dark for the most; "
-            "in X, a frame of that colour marks the head's favourite. *Scores times* multiplies the scores: "
+            "in X, a frame of that colour marks the head's favourite (*similar* may prefer the query itself, *all* "
+            "has none). *Scores times* multiplies the scores: "
             "at 0 every head averages, at the right end most look at one pixel. Then shuffle. The query stays "
             "the same pixel, and the maps are shuffled along. The attention put back is the picture you know; "
             "the blur put back is not."

@@ -28,11 +28,11 @@ export default {
     const [left, right, top, bottom] = [22, width - 4, 4, height - 11];
 
     const graph = panel("", height, width);
-    const ends = panel("", height, 90);
+    const ends = panel("", height, 108);
     const readout = element("output");
     graph.frame.style.maxWidth = ends.frame.style.maxWidth = "none";
     graph.root.style.cssText = "flex: 5 1 17rem";
-    ends.root.style.cssText = "flex: 3 1 10.2rem; max-width: 17rem";
+    ends.root.style.cssText = "flex: 3.6 1 12.2rem; max-width: 20rem";
 
     const pick = choice({ label: "Training pictures", options: Object.fromEntries(results.map(({ name }, i) => [name, i])), value: results[start].name }, (i) => ((fraction = i), update()));
     const boxes = ways.map((way, w) => {
@@ -63,9 +63,8 @@ export default {
       for (const one of [graph, ends]) {
         one.marks.replaceChildren();
         for (let tick = lowest; tick < 1.001; tick += lowest < 0.55 ? 0.2 : 0.1) {
-          const edge = one === graph ? [left, right] : [4, 86];
-          add(one, "path", { d: `M${edge[0]} ${at(tick)}H${edge[1]}`, stroke: "var(--ac-line)", "stroke-width": 0.5 });
-          if (one === graph) write(one, left - 2, at(tick) + 2, `${format(100 * tick, 0)} %`, "end");
+          add(one, "path", { d: `M${left} ${at(tick)}H${one === graph ? right : 104}`, stroke: "var(--ac-line)", "stroke-width": 0.5 });
+          write(one, left - 2, at(tick) + 2, `${format(100 * tick, 0)} %`, "end");
         }
       }
       write(graph, left, height - 3, "0", "start");
@@ -74,7 +73,7 @@ export default {
       add(graph, "path", { d: `M${across(spent)} ${top}V${bottom}`, stroke: "var(--ac-ink)", "stroke-width": 1 });
 
       const rows = ways.map((way, w) => {
-        const [color, x] = [palette[w], 14 + 20.5 * w];
+        const [color, x] = [palette[w], 32 + 20.5 * w];
         const { mean, spread } = meanAndSpread(runs[w].map(({ test }) => test));
         const here = meanAndSpread(runs[w].map(({ curve }) => valueAt(curve, spent)));
         if (shown[w]) {
