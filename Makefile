@@ -8,6 +8,7 @@ SITE    := _build/html
 
 CHAPTERS := $(wildcard notebooks/*.ipynb)
 PACKAGE  := $(shell find src -name '*.py' -o -name '*.mjs' -o -name '*.css')
+RESULTS  := $(shell find results -type f)
 PINS     := requirements.txt constraints.txt pyproject.toml
 PAGES    := _config.yml _toc.yml $(shell find book -type f)
 CHECKED  := $(CHAPTERS:notebooks/%.ipynb=_build/nbval/%.passed)
@@ -37,8 +38,8 @@ book: $(SITE)/.built  ## execute every notebook and build the site
 	@echo "The book is in $(SITE)/index.html."
 	@echo "'make serve' shows it on http://localhost:$(PORT); opening the file works too."
 
-# Executed notebooks are cached by their own text; the cache does not see the package they import.
-_build/.package: $(PACKAGE) $(PINS)
+# Executed notebooks are cached by their own code; the cache does not see the package they import, or what they read.
+_build/.package: $(PACKAGE) $(RESULTS) $(PINS)
 	@rm -rf _build/.jupyter_cache _build/.doctrees
 	@mkdir -p _build && touch $@
 
@@ -62,9 +63,9 @@ lint: install  ## formatting and lint, notebooks included
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-nbval: $(CHECKED)  ## re-run the notebooks whose text, package or pins changed; compare the numbers
+nbval: $(CHECKED)  ## re-run the notebooks if text, package, results or pins changed; compare the numbers
 
-_build/nbval/%.passed: notebooks/%.ipynb $(PACKAGE) $(PINS) | $(VENV)/.installed
+_build/nbval/%.passed: notebooks/%.ipynb $(PACKAGE) $(RESULTS) $(PINS) | $(VENV)/.installed
 	$(BIN)/python -m pytest -p no:cacheprovider -W default --nbval-lax --nbval-cell-timeout=120 $<
 	@mkdir -p $(@D) && touch $@
 
