@@ -14,6 +14,10 @@ from browser import PAGES, ROOT, SITE
 pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built; run 'make book'")
 
 
+def trimmed(text):
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
+
+
 @cache
 def parsed(name):
     return BeautifulSoup((SITE / name).read_text(encoding="utf-8"), "html.parser")
@@ -89,11 +93,11 @@ def test_a_chapter_shows_all_it_has(name):
 
 @pytest.mark.parametrize("name", [page for page in PAGES if page.startswith("notebooks/")])
 def test_a_chapter_prints_what_its_notebook_holds(name):
-    """Printed lines that the prose quotes are on the page, letter by letter."""
+    """Printed lines that the prose quotes are on the page, letter by letter, but for blanks at their ends."""
     notebook = nbformat.read(ROOT / name.replace(".html", ".ipynb"), as_version=4)
-    shown = {block.get_text().strip("\n") for block in parsed(name).select("div.output.stream pre")}
+    shown = {trimmed(block.get_text()) for block in parsed(name).select("div.output.stream pre")}
     quoted = [
-        output.text.strip("\n")
+        trimmed(output.text)
         for cell in notebook.cells
         if "nbval-check-output" in cell.metadata.get("tags", [])
         for output in cell.outputs
