@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from attnconv import data, theory
 from attnconv.nn import ViT, cost
-from attnconv.recipes import DATA, Recipe, build_model, build_optimizer, learning_rate, mixed_seed
+from attnconv.recipes import DATA, Recipe, build_model, build_optimizer, learning_rate, next_model
 from attnconv.train import batch_of, evaluate, provenance, table, write
 
 WAYS = ("twin", "two phases", "untrained", "random")
@@ -44,29 +44,28 @@ POINTS = 8  # of a learning curve, a phase
 
 
 class Setup(NamedTuple):
-    """What the comparison is made with: data, schedule, network."""
+    """What the comparison is made with. The recipe's α leaks a fifth at the hand-over."""
 
+    recipe: Recipe
     fractions: tuple[float, ...]  # in an order in which an early stop leaves whole columns
     seeds: int
     tuning_seeds: tuple[int, ...]
     budget: int  # in steps of the transformer with the twin's weights
-    batch: int
-    validation: int
-    alpha: float  # a leak of a fifth at the hand-over
-    extras: bool  # other hand-overs, longer and faster runs
-    precision: torch.dtype
-    recipe: dict[str, object]
+    precision: torch.dtype = torch.float32
+    extras: bool = False  # other hand-overs, longer and faster runs
 
 
 SETUPS = {
     "digits": Setup(
-        (0.01, 0.1, 1.0, 0.05, 0.25), 5, (100, 101), 300, 32, 180, 5.0, True, torch.float32,
-        {"layers": 2, "width": 48, "intermediate": 96, "patch_size": 2, "downsample": 1},
+        Recipe(model="vit", layers=2, width=48, intermediate=96, patch_size=2, batch_size=32, alpha=5.0),
+        fractions=(0.01, 0.1, 1.0, 0.05, 0.25), seeds=5, tuning_seeds=(100, 101), budget=300, extras=True,
     ),
     "cifar10": Setup(
-        (0.1, 1.0, 0.01), 3, (100,), 600, 64, 1000, 6.0, False, torch.bfloat16,
-        {"layers": 2, "width": 64, "intermediate": 128, "patch_size": 2, "downsample": 2, "key_dim": 16,
-         "crop": 4, "flip": True},
+        Recipe(
+            model="vit", data="cifar10", validation=1000, layers=2, width=64, intermediate=128, key_dim=16,
+            patch_size=2, downsample=2, batch_size=64, crop=4, flip=True, alpha=6.0,
+        ),
+        fractions=(0.1, 1.0, 0.01), seeds=3, tuning_seeds=(100,), budget=600, precision=torch.bfloat16,
     ),
 }  # fmt: skip
 
@@ -85,36 +84,26 @@ class Arm(NamedTuple):
 class Bench:
     """The pictures, what a step costs, and twins that have been trained."""
 
-    def __init__(self, name: str, setup: Setup):
-        self.name, self.setup = name, setup
-        self.data = DATA[name]()
+    def __init__(self, setup: Setup):
+        self.setup = setup
+        self.data = DATA[setup.recipe.data]()
         self.scale = {"mean": self.data.mean, "std": self.data.std}
-        self.validation, self.pool = data.split(self.data.train, setup.validation, seed=0)
+        self.validation, self.pool = data.split(self.data.train, setup.recipe.validation, seed=0)
         one = torch.zeros(1, *self.pool.images.shape[1:])
         twin = self.model("twin", 0)
         self.costs = {
             "twin": cost(twin, one).total,
-            "vit": cost(self.hand_over(twin, 0, setup.alpha, True), one).total,
+            "vit": cost(next_model(setup.recipe, twin), one).total,
             "random": cost(self.model("vit", 0), one).total,
         }
         self.total = setup.budget * self.costs["vit"]
         self.twins = {}
 
-    def recipe(self, model: str, seed: int, size: int, rate: float) -> Recipe:
-        """Return what `attnconv.recipes` needs to know."""
-        return Recipe(model=model, data=self.name, seed=seed, batch_size=size, lr=rate, **self.setup.recipe)
-
     def model(self, kind: str, seed: int) -> ViT:
         """Return a network before training."""
         _, channels, size, _ = self.pool.images.shape
-        return build_model(self.recipe(kind, seed, 1, 1e-3), channels=channels, size=size, classes=10)
-
-    def hand_over(self, twin: ViT, seed: int, alpha: float | None, compensate: bool) -> ViT:
-        """Return the transformer with the weights of a twin; new queries are drawn from the seed."""
-        torch.manual_seed(mixed_seed(seed, 4))
-        return ViT.from_convolutional(
-            twin, alpha=alpha, compensate=compensate, key_dim=self.setup.recipe.get("key_dim")
-        )
+        recipe = dataclasses.replace(self.setup.recipe, model=kind, seed=seed)
+        return build_model(recipe, channels=channels, size=size, classes=10)
 
     def autocast(self) -> torch.autocast:
         """Context in which networks compute in the precision of the set-up."""
@@ -158,8 +147,9 @@ class Bench:
         """Train once and return a row of the table."""
         start = time.process_time()
         pictures, _ = data.split(self.pool, round(fraction * len(self.pool.labels)), seed=seed)
-        size = min(self.setup.batch, len(pictures.labels))
-        recipe = self.recipe("vit", seed, size, arm.rate)
+        size = min(self.setup.recipe.batch_size, len(pictures.labels))
+        recipe = dataclasses.replace(self.setup.recipe, seed=seed, batch_size=size, lr=arm.rate)
+        soft = {"alpha": arm.alpha, "compensate": arm.compensate}
         row = {"twin_steps": 0, "vit_steps": 0, "val_first": "", "test_first": "", "test_handed": ""}
         curve, kind = [], "random" if arm.way == "random" else "vit"
         if arm.way == "twin":
@@ -171,7 +161,7 @@ class Bench:
             if arm.way == "random":
                 model = self.model("vit", seed)
             elif arm.way == "untrained":
-                model = self.hand_over(self.model("twin", seed), seed, arm.alpha, arm.compensate)
+                model = next_model(recipe, self.model("twin", seed), **soft)
             else:
                 share, first = 0.5, self.steps("twin", 0.5)
                 key = fraction, seed, arm.first_rate
@@ -183,7 +173,7 @@ class Bench:
                 curve = [(n * self.costs["twin"], a) for n, a in before]
                 row |= {"twin_steps": first, "val_first": curve[-1][1]}
                 row["test_first"] = self.accuracy(twin, self.data.test)[1]
-                model = self.hand_over(twin, seed, arm.alpha, arm.compensate)
+                model = next_model(recipe, twin, **soft)
                 row["test_handed"] = self.accuracy(model, self.data.test)[1]
             row["vit_steps"] = steps = arm.steps or self.steps(kind, share)
             looks = attention(model, self.images())
@@ -217,28 +207,19 @@ def attention(model: ViT, images: Tensor) -> dict[str, float]:
     """
     shifts = theory.patch_shifts(3, 2)
     model.eval()
-    maps = []
-    hooks = [
-        block.attention.register_forward_pre_hook(
-            lambda layer, inputs: maps.append(layer.attention_probs(inputs[0]))
-        )
-        for block in model.blocks
-    ]
-    model(images)
-    for hook in hooks:
-        hook.remove()
+    given = model.attention_inputs(images)
+    maps = [block.attention.attention_probs(x) for block, x in zip(model.blocks, given, strict=True)]
     side = model.side
     places = torch.cartesian_prod(torch.arange(side), torch.arange(side))
     between = places[None] - places[:, None]
+    reach = range(1 - side, side)
+    pairs = {(i, j): (between == torch.tensor((i, j))).all(dim=-1) for i in reach for j in reach}
     result = {"mass": 0.0, "kept": 0, "favourite": 0.0, "content": 0.0}
     for one in maps:
         average = one.mean(dim=0)
         result["content"] += ((one - average).abs().sum(dim=-1).mean(dim=(0, 2)) / 2)[:9].mean().item() / len(maps)
         for head, own in enumerate(shifts.tolist()):
-            by_shift = {}
-            for shift in ((i, j) for i in range(1 - side, side) for j in range(1 - side, side)):
-                here = (between == torch.tensor(shift)).all(dim=-1)
-                by_shift[shift] = average[head][here].mean().item()
+            by_shift = {shift: average[head][here].mean().item() for shift, here in pairs.items()}
             best = max(by_shift, key=by_shift.get)
             result["kept"] += int(best == tuple(own))
             result["mass"] += by_shift[tuple(own)] / (9 * len(maps))
@@ -287,7 +268,7 @@ def tuned(runs: Table, bench: Bench) -> dict[str, float]:
     for way in WAYS:
         scores = {}
         for rate in RATES:
-            arm = Arm(way, rate, rates.get("twin") if way == "two phases" else None, bench.setup.alpha)
+            arm = Arm(way, rate, rates.get("twin") if way == "two phases" else None, bench.setup.recipe.alpha)
             rows = [runs.row(bench, "tuning", arm, 0.1, seed) for seed in bench.setup.tuning_seeds]
             scores[rate] = sum(float(row["val_accuracy"]) for row in rows)
         rates[way] = max(scores, key=scores.get)
@@ -299,7 +280,7 @@ def extras(runs: Table, bench: Bench, arms: dict[str, Arm]) -> None:
     """Other hand-overs, as many steps as both phases have, and a faster second phase."""
     setup = bench.setup
     for seed in range(setup.seeds):
-        for alpha, compensate in ((2.0, True), (10.0, True), (None, False), (setup.alpha, False)):
+        for alpha, compensate in ((2.0, True), (10.0, True), (None, False), (setup.recipe.alpha, False)):
             arm = arms["two phases"]._replace(alpha=alpha, compensate=compensate)
             runs.row(bench, "alpha", arm, 0.1, seed)
     steps = bench.steps("twin", 0.5) + bench.steps("vit", 0.5)
@@ -323,10 +304,13 @@ def main() -> None:
     print(command, about["commit"], flush=True)
     output = arguments.output or Path("results") / f"two-phase-{arguments.data}"
     output.mkdir(parents=True, exist_ok=True)
-    bench, runs = Bench(arguments.data, SETUPS[arguments.data]), Table(output / "runs.csv")
+    bench, runs = Bench(SETUPS[arguments.data]), Table(output / "runs.csv")
     setup = bench.setup
     rates = tuned(runs, bench)
-    arms = {way: Arm(way, rates[way], rates["twin"] if way == "two phases" else None, setup.alpha) for way in WAYS}
+    arms = {
+        way: Arm(way, rates[way], rates["twin"] if way == "two phases" else None, setup.recipe.alpha)
+        for way in WAYS
+    }
     for fraction in setup.fractions:
         for seed in range(setup.seeds):
             for arm in arms.values():
@@ -338,11 +322,14 @@ def main() -> None:
         "data": bench.data.source,
         "pictures": {
             "training": len(bench.pool.labels),
-            "validation": setup.validation,
+            "validation": setup.recipe.validation,
             "test": len(bench.data.test.labels),
         },
-        "recipe": setup.recipe,
-        "batch": setup.batch,
+        "recipe": {
+            f.name: getattr(setup.recipe, f.name)
+            for f in dataclasses.fields(Recipe)
+            if getattr(setup.recipe, f.name) != f.default
+        },
         "precision": str(setup.precision).removeprefix("torch."),
         "products_of_a_forward_pass": bench.costs,
         "budget_in_steps": setup.budget,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnconv.nn import AttentionClassifier, ContentAttention2d, ResNet18, attention, cost
+from attnconv.nn import AttentionClassifier, ContentAttention2d, ResNet18, ViT, attention, cost
 from attnconv.nn.classifier import ATTENTIONS
 
 PAPER = {"quadratic": 12_086_844, "learned": 12_278_682, "content": 29_484_282}
@@ -120,3 +120,26 @@ def test_bfloat16_stays_near_float32(kind):
         scale = w.norm() + 1e-3 * sum(one.norm() for one in wanted) / len(wanted)
         assert g.dtype == parameter.dtype
         assert (g - w).norm() <= 0.3 * scale, name
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(AttentionClassifier(kind, image_size=8, layers=3, width=12, intermediate=16) for kind in ATTENTIONS),
+        AttentionClassifier(image_size=8, layers=2, width=12, intermediate=16, norm_first=True),
+        *(ViT(mixer, image_size=8, layers=2, channels=3) for mixer in ("attention", "convolution")),
+    ],
+    ids=lambda model: f"{type(model).__name__}-{type(model.blocks[0].attention).__name__}",
+)
+@torch.no_grad()
+def test_attention_inputs_are_what_blocks_pass_on(model):
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    model = model.eval()
+    logits, given = model(images), model.attention_inputs(images)
+    x = model.embed(images)
+    for block, seen in zip(model.blocks, given, strict=True):
+        expected = block.norm1(x) if block.norm_first else x
+        assert torch.equal(seen.permute(2, 3, 0, 1), expected)
+        x = block(x)
+    assert torch.equal(model(images), logits)
+    assert not any(block.attention._forward_pre_hooks for block in model.blocks)

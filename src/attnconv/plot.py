@@ -113,11 +113,12 @@ def picture(figure: Drawing, *, alt: str, caption: str = "") -> Picture:
     prefix = "p" + hashlib.sha256(svg.encode()).hexdigest()[:8]
     svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", svg)
     svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
+    pixels = f"{width * 4 / 3:.0f}"
     tag = (  # Matplotlib leaves out the fill of what it fills with black, so the root says it
         f'<svg class="attnconv-static" role="img" aria-label="{html.escape(alt)}" '
-        f'viewBox="0 0 {width:g} {height:g}" width="{width * 4 / 3:.0f}" xmlns="http://www.w3.org/2000/svg" '
+        f'viewBox="0 0 {width:g} {height:g}" width="{pixels}" xmlns="http://www.w3.org/2000/svg" '
         'xmlns:xlink="http://www.w3.org/1999/xlink" fill="currentColor" '
-        f'style="--width:{width * 4 / 3:.0f}px;max-width:100%;height:auto">'
+        f'style="--width:{pixels}px;max-width:100%;height:auto">'
     )
     svg = re.sub(r"<svg[^>]*?>", lambda _: tag, svg, count=1)
     return Picture(svg, alt, caption)

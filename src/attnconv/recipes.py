@@ -141,12 +141,14 @@ def build_model(recipe: Recipe, *, channels: int, size: int, classes: int) -> nn
     return AttentionClassifier(kind, **options)
 
 
-def next_model(recipe: Recipe, model: nn.Module) -> nn.Module:
-    """Return the network of the second phase: the transformer with the logits of its trained twin."""
+def next_model(recipe: Recipe, model: nn.Module, **options: object) -> nn.Module:
+    """Return the network of the second phase: the transformer with the logits of its trained twin.
+
+    Options of `ViT.from_convolutional` take the place of the recipe's.
+    """
     torch.manual_seed(mixed_seed(recipe.seed, 4))
-    return ViT.from_convolutional(
-        model, alpha=recipe.alpha, compensate=True, content=recipe.content, key_dim=recipe.key_dim
-    )
+    own = {"alpha": recipe.alpha, "compensate": True, "content": recipe.content, "key_dim": recipe.key_dim}
+    return ViT.from_convolutional(model, **own | options)
 
 
 # ---- optimisation -------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ network for each pixel follow, and the mean over the pixels is classified.
 
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -149,6 +150,16 @@ class Classifier(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.classifier(self.norm(x).mean(dim=(0, 1)))
+
+    def attention_inputs(self, x: Float[Tensor, "batch in_channels height width"]) -> list[Tensor]:
+        """Return what each layer that mixes is given for these pictures: (batch, channel, row, column)."""
+        given = []
+        with ExitStack() as hooks:
+            for block in self.blocks:
+                hook = block.attention.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+                hooks.enter_context(hook)
+            self(x)
+        return given
 
 
 class AttentionClassifier(Classifier):
